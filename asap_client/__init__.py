@@ -10,4 +10,4 @@
 Depends on httpx only; capture uses the environment's own torch.
 """
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"

@@ -1,17 +1,15 @@
-"""A context manager around `torch.profiler` with the settings that `asap diagnose` needs: one trace per
-rank, and the overhead of the profiling itself.
-"""
+"""`torch.profiler` as `asap diagnose` needs it: one trace per rank, and the overhead of profiling."""
 
 import json
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Protocol
 
 from asap_client.errors import CaptureError, InputError
 
@@ -24,17 +22,17 @@ trace cannot be read. The server's distribution registers one."""
 Summariser = Callable[[Path, Path], bool]
 
 
-@dataclass
-class StepTimes:
-    """Wall-clock seconds of steps with and without the profiler."""
+class TorchProfiler(Protocol):
+    """What is used of `torch.profiler.profile`."""
 
-    plain_s: list[float] = field(default_factory=list)
-    profiled_s: list[float] = field(default_factory=list)
+    def step(self) -> None: ...
+
+    def export_chrome_trace(self, path: str) -> None: ...
 
 
 @dataclass(frozen=True)
 class Overhead:
-    """Medians of one rank; the ratio is None if there are no plain or no profiled steps."""
+    """Medians of one rank: single steps may be disturbed by anything. None where there are no such steps."""
 
     plain_step_s: float | None
     profiled_step_s: float | None
@@ -43,21 +41,16 @@ class Overhead:
     overhead_ratio: float | None
     """0.1: profiled steps took 10% longer."""
 
-
-def measure_overhead(times: StepTimes) -> Overhead:
-    """Medians: single steps may be disturbed by anything."""
-    plain_s = median(times.plain_s) if times.plain_s else None
-    profiled_s = median(times.profiled_s) if times.profiled_s else None
-    ratio = profiled_s / plain_s - 1 if plain_s and profiled_s is not None else None
-    return Overhead(plain_s, profiled_s, len(times.plain_s), len(times.profiled_s), ratio)
-
-
-def write_overhead(times: StepTimes, path: Path) -> None:
-    path.write_text(json.dumps(asdict(measure_overhead(times))), encoding="utf-8")
+    @classmethod
+    def of_steps(cls, plain_s: Sequence[float], profiled_s: Sequence[float]) -> "Overhead":
+        """From wall-clock seconds of steps without and with the profiler."""
+        plain, profiled = (median(steps_s) if steps_s else None for steps_s in (plain_s, profiled_s))
+        ratio = profiled / plain - 1 if plain and profiled is not None else None
+        return cls(plain, profiled, len(plain_s), len(profiled_s), ratio)
 
 
 def read_overhead(path: Path) -> Overhead:
-    """What `write_overhead` wrote."""
+    """What a capture wrote."""
     try:
         return Overhead(**json.loads(path.read_bytes()))
     except (OSError, ValueError, TypeError) as error:
@@ -97,9 +90,10 @@ class Capture:
         self.folder = folder
         self.schedule = schedule
         self.trace_path: Path | None = None
-        self.times = StepTimes()
+        self._plain_s: list[float] = []
+        self._profiled_s: list[float] = []
         self._keep_trace = keep_trace
-        self._profiler: Any = None
+        self._profiler: TorchProfiler | None = None
         self._rank = 0
         self._step = 0
         self._step_start_s = time.perf_counter()
@@ -108,21 +102,22 @@ class Capture:
         """Call once at the end of every training step."""
         now_s = time.perf_counter()
         if self.schedule.is_plain(self._step):
-            self.times.plain_s.append(now_s - self._step_start_s)
+            self._plain_s.append(now_s - self._step_start_s)
         elif self.schedule.is_active(self._step):
-            self.times.profiled_s.append(now_s - self._step_start_s)
+            self._profiled_s.append(now_s - self._step_start_s)
         self._step += 1
         self._rank = find_rank()
-        self._profiler.step()
+        if self._profiler:
+            self._profiler.step()
         # The profiler exports inside its step: that is not time of the training step.
         self._step_start_s = time.perf_counter()
 
-    def start(self, profiler: Any) -> None:  # noqa: ANN401 - torch's types are not imported here
+    def start(self, profiler: TorchProfiler) -> None:
         """Called by `capture`."""
         self._profiler = profiler
         self._step_start_s = time.perf_counter()
 
-    def export(self, profiler: Any) -> None:  # noqa: ANN401 - torch's types are not imported here
+    def export(self, profiler: TorchProfiler) -> None:
         """Called by the profiler after the active steps, or at the script's end: its group may be gone."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self.trace_path = self.folder / f"rank{self._rank}.json.gz"
@@ -135,7 +130,8 @@ class Capture:
         summaries = self.folder / SUMMARY_FOLDER
         summaries.mkdir(exist_ok=True)
         name = self.trace_path.name.removesuffix(".json.gz")
-        write_overhead(self.times, summaries / f"{name}.overhead.json")
+        overhead = asdict(Overhead.of_steps(self._plain_s, self._profiled_s))
+        (summaries / f"{name}.overhead.json").write_text(json.dumps(overhead), encoding="utf-8")
         summarise = find_summariser()
         is_summarised = summarise and summarise(self.trace_path, summaries / f"{name}.summary.json")
         if is_summarised and not self._keep_trace:
@@ -168,16 +164,18 @@ def capture(
 ) -> Iterator[Capture]:
     """Profiles the steps of the schedule; everything before and after runs unprofiled."""
     try:
-        from torch import profiler
+        from torch import cuda, profiler
     except ImportError as error:
         raise CaptureError(f"profile capture needs PyTorch in this environment ({error})") from error
 
     chosen = schedule or CaptureSchedule()
     session = Capture(Path(folder), chosen, keep_traces)
+    activities = [profiler.ProfilerActivity.CPU]
+    activities += [profiler.ProfilerActivity.CUDA] if cuda.is_available() else []
     steps = profiler.schedule(wait=chosen.wait, warmup=chosen.warmup, active=chosen.active, repeat=1)
     try:
         with profiler.profile(
-            activities=_activities(),
+            activities=activities,
             schedule=steps,
             on_trace_ready=session.export,
             record_shapes=True,
@@ -188,10 +186,3 @@ def capture(
             yield session
     finally:
         session.finish()  # scripts may end with sys.exit
-
-
-def _activities() -> list[Any]:
-    from torch import cuda, profiler
-
-    activities = [profiler.ProfilerActivity.CPU]
-    return activities + ([profiler.ProfilerActivity.CUDA] if cuda.is_available() else [])

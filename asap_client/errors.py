@@ -11,11 +11,23 @@ AsapError
     └── NothingFeasibleError   also an InfeasibleError
 """
 
-from typing import Any
+from typing import TypedDict, cast
 
 import httpx
 
 MAX_FIELD_CHARACTERS, MAX_VALUE_CHARACTERS = 200, 80
+
+
+class ProblemDocument(TypedDict, total=False):
+    """A problem document (RFC 9457)."""
+
+    type: str
+    title: str
+    detail: str
+    field: str
+    given: object
+    allowed: str
+    request_id: str
 
 
 class AsapError(Exception):
@@ -56,11 +68,11 @@ class WaitError(AsapError):
 class ProblemError(AsapError):
     """A problem document (RFC 9457) as an error."""
 
-    def __init__(self, status: int, problem: dict[str, Any]) -> None:
+    def __init__(self, status: int, problem: ProblemDocument) -> None:
         self.status, self.problem = status, problem
-        self.kind = _kind(problem)
+        self.kind = str(problem.get("type")).rpartition(":")[2]
         self.field: str | None = problem.get("field")
-        self.request_id: str | None = problem.get("request_id")
+        self.request_id = problem.get("request_id")
         detail = problem.get("detail") or problem.get("title") or f"status {status}"
         AsapError.__init__(self, str(detail))  # subclasses have a second base with another signature
 
@@ -71,9 +83,11 @@ class ProblemError(AsapError):
             body = response.json()
         except ValueError:
             body = None
-        problem = body if isinstance(body, dict) else {"detail": _status_line(response)}
+        is_document = isinstance(body, dict)
+        problem = cast(ProblemDocument, body if is_document else {"detail": _status_line(response)})
+        error = cls(response.status_code, problem)
         kinds = {"wrong-input": WrongInputError, "nothing-feasible": NothingFeasibleError}
-        return kinds.get(_kind(problem), ProblemError)(response.status_code, problem)
+        return kinds[error.kind](error.status, problem) if error.kind in kinds else error
 
     @classmethod
     def from_stranger(cls, response: httpx.Response) -> "ProblemError":
@@ -88,7 +102,7 @@ class WrongInputError(ProblemError, InputError):
 
     field: str
 
-    def __init__(self, status: int, problem: dict[str, Any]) -> None:
+    def __init__(self, status: int, problem: ProblemDocument) -> None:
         super().__init__(status, problem)
         self.field = str(problem.get("field", ""))
         self.given, self.allowed = problem.get("given"), str(problem.get("allowed", ""))
@@ -96,10 +110,6 @@ class WrongInputError(ProblemError, InputError):
 
 class NothingFeasibleError(ProblemError, InfeasibleError):
     """The message says what would be feasible."""
-
-
-def _kind(problem: dict[str, Any]) -> str:
-    return str(problem.get("type", "")).rpartition(":")[2]
 
 
 def _status_line(response: httpx.Response) -> str:

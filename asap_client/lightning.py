@@ -1,8 +1,11 @@
 """Callback for Lightning's Trainer."""
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from asap_client.upload import ProfileUpload
+from asap_client.upload import ProfileUpload, UploadOptions
+
+if TYPE_CHECKING:
+    from typing import Unpack  # Python 3.11 has it, trainers may run 3.10
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -13,7 +16,7 @@ except ImportError:  # the same classes under their older name
 class AsapCallback(Callback):  # type: ignore[misc]  # one of two classes
     """Accepts the arguments of `ProfileUpload`."""
 
-    def __init__(self, server: str, key: str | None = None, **options: Any) -> None:  # noqa: ANN401
+    def __init__(self, server: str, key: str | None = None, **options: "Unpack[UploadOptions]") -> None:
         self.upload = ProfileUpload(server, key, **options)
         self._steps_seen = 0
 

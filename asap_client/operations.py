@@ -5,41 +5,36 @@ No sockets here: `Client` and `AsyncClient` perform the steps.
 
 import hashlib
 import json
+import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
 
-from asap_client.calls import (
-    MAX_ATTEMPTS,
-    SESSIONS,
-    TRANSIENT,
-    Pause,
-    Steps,
-    complete_trace,
-    create_trace,
-    get_session,
-    get_trace,
-    path,
-    pause_s,
-    put_part,
-    send_steps,
-)
+from asap_client.core import MAX_ATTEMPTS, TRANSIENT, Pause, Steps, path, pause_s, send_steps
 from asap_client.errors import InputError, ProblemError, UnreachableError, WaitError
-from asap_client.models import Event, SessionWithRequest, TraceWithFiles
+from asap_client.generated import calls
+from asap_client.generated.models import Event, SessionWithRequest, TraceWithFiles
 
 MEDIA_TYPE = "text/event-stream"
 NO_CONTENT, CONFLICT = 204, 409
 READ_TIMEOUT_S = 30.0
 """The server sends a heartbeat comment every 10 s."""
 CONNECT_TIMEOUT_S = 10.0
+PART_BYTES = 8 << 20
+FIRST_POLL_S, MAX_POLL_S = 0.1, 2.0
+WAITING = "waiting_approval"
+TRACE_SUFFIXES = (".json", ".json.gz", ".sqlite", ".sqlite3", ".xplane.pb")
+OVERHEAD_SUFFIX = ".overhead.json"
+"""Written beside summaries by `asap_client.capture`; not a trace."""
 
 
 class Follower:
     """Parses the event stream over any number of connections, and knows where the next one must resume."""
 
     def __init__(self, id: str, after: int = 0) -> None:
-        self.address = f"{SESSIONS}/{path(id)}/events"
+        self.address = f"/v1/sessions/{path(id)}/events"
         self.is_done = False
         self._last_seq, self._failures, self._data = after, 0, ""
 
@@ -87,20 +82,12 @@ class Follower:
         return pause_s(max(1, self._failures))
 
 
-PART_BYTES = 8 << 20
-FIRST_POLL_S, MAX_POLL_S = 0.1, 2.0
-WAITING = "waiting_approval"
-TRACE_SUFFIXES = (".json", ".json.gz", ".sqlite", ".sqlite3", ".xplane.pb")
-OVERHEAD_SUFFIX = ".overhead.json"
-"""Written beside summaries by `asap_client.capture`; not a trace."""
-
-
 def wait_steps(id: str, timeout_s: float | None) -> Steps[SessionWithRequest]:
     """Until the session ends or waits for a decision; raises WaitError after `timeout_s`."""
     ends_at = None if timeout_s is None else time.monotonic() + timeout_s
     poll_s = FIRST_POLL_S
     while True:
-        session = yield from send_steps(get_session(id))
+        session = yield from send_steps(calls.session(id))
         if session.is_over or session.state == WAITING:
             return session
         if ends_at is not None and time.monotonic() + poll_s > ends_at:
@@ -122,22 +109,30 @@ def upload_steps(folder: Path, name: str | None, into: str | None, part_bytes: i
     if not files:
         raise InputError("folder", str(folder), "has no *.json, *.json.gz, *.sqlite or *.xplane.pb file")
     if into is None:
-        into = (yield from send_steps(create_trace(folder.name if name is None else name))).id
-    existing = yield from send_steps(get_trace(into))
+        into = (yield from send_steps(calls.create_trace(folder.name if name is None else name))).id
+    existing = yield from send_steps(calls.trace(into))
     received = {file.name: file.received_bytes for file in existing.files}
     digests = {}
     for file in files:
         offset = min(received.get(file.name, 0), file.stat().st_size)
-        yield from _put(into, file, offset, part_bytes)
-        digests[file.name] = _digest(file)
-    return (yield from send_steps(complete_trace(into, digests)))
+        digests[file.name] = yield from put_steps(into, file, offset, part_bytes)
+    return (yield from send_steps(calls.complete_trace(into, digests)))
 
 
-def _put(id: str, file: Path, offset: int, part_bytes: int) -> Steps[None]:
-    """At least one part, so that an empty file is registered too; up to the file's size by then."""
+def put_steps(
+    id: str, file: Path, offset: int = 0, part_bytes: int = PART_BYTES, patience_s: float = math.inf
+) -> Steps[str]:
+    """Uploads the rest of a file, up to its size by then; returns the digest of all of it.
+
+    Sends at least one part, so that an empty file is registered too.
+    """
     while True:
+        with file.open("rb") as source:
+            source.seek(offset)
+            content = source.read(part_bytes)
         try:
-            part = yield from send_steps(put_part(id, file.name, offset, _part(file, offset, part_bytes)))
+            call = calls.put_part(id, file.name, content, offset=offset)
+            part = yield from send_steps(replace(call, patience_s=patience_s))
         except ProblemError as error:
             if error.status != CONFLICT or error.field != "offset" or offset == 0:
                 raise
@@ -145,16 +140,7 @@ def _put(id: str, file: Path, offset: int, part_bytes: int) -> Steps[None]:
             continue
         offset = part.received_bytes
         if offset >= file.stat().st_size:
-            return
-
-
-def _part(file: Path, offset: int, max_bytes: int) -> bytes:
-    with file.open("rb") as source:
-        source.seek(offset)
-        return source.read(max_bytes)
-
-
-def _digest(file: Path) -> str:
+            break
     digest = hashlib.sha256()  # hashlib.file_digest needs Python 3.11
     with file.open("rb") as source:
         while block := source.read(PART_BYTES):

@@ -1,14 +1,11 @@
-"""Runs a training script under `capture` without changing it; every optimizer step ends a step.
-`insert_capture` puts this program into a torchrun or python command.
-"""
+"""Runs a training script under `capture`, unchanged; `insert_capture` puts this into a command."""
 
 import argparse
 import runpy
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 from asap_client.capture import CaptureSchedule, capture
 from asap_client.errors import CaptureError, InputError
@@ -23,7 +20,18 @@ def insert_capture(
     command: Sequence[str], folder: Path, schedule: CaptureSchedule, *, keep_traces: bool = True
 ) -> list[str]:
     """The command to run instead; raises InputError if it has no Python program."""
-    position = _find_program(command)
+    if not command:
+        raise InputError("COMMAND", "nothing", "must be a torchrun or python command, after --")
+    programs = (
+        position
+        for position, (word, following) in enumerate(pairwise([*command[1:], ""]), start=1)
+        if (word == "-m" and following and following not in _LAUNCHERS)
+        or (word.endswith(_SCRIPT_SUFFIX) and not word.startswith("-"))
+    )
+    position = next(programs, None)
+    if position is None:
+        allowed = f"must name a script (*{_SCRIPT_SUFFIX}) or a module (-m) to run"
+        raise InputError("COMMAND", " ".join(command), allowed)
     settings = ["--out", str(folder), "--wait", str(schedule.wait), "--warmup", str(schedule.warmup)]
     settings += ["--active", str(schedule.active), *([] if keep_traces else ["--summaries-only"])]
     program = list(command[position:])
@@ -32,26 +40,12 @@ def insert_capture(
     return [*command[:position], "-m", _RUNNER, *settings, *program]
 
 
-def _find_program(command: Sequence[str]) -> int:
-    """Position of the first Python file, or `-m` of a module, after the launcher and its options."""
-    if not command:
-        raise InputError("COMMAND", "nothing", "must be a torchrun or python command, after --")
-    for position, (word, following) in enumerate(pairwise([*command[1:], ""]), start=1):
-        if word == "-m" and following and following not in _LAUNCHERS:
-            return position
-        if word.endswith(_SCRIPT_SUFFIX) and not word.startswith("-"):
-            return position
-    allowed = f"must name a script (*{_SCRIPT_SUFFIX}) or a module (-m) to run"
-    raise InputError("COMMAND", " ".join(command), allowed)
-
-
 def main(words: Sequence[str] | None = None) -> None:
     """Parses the options before the script and passes the rest on to it."""
     parser = argparse.ArgumentParser(prog="asap_client.run_script")
     parser.add_argument("--out", required=True)
-    parser.add_argument("--wait", type=int, default=CaptureSchedule.wait)
-    parser.add_argument("--warmup", type=int, default=CaptureSchedule.warmup)
-    parser.add_argument("--active", type=int, default=CaptureSchedule.active)
+    for name in ("wait", "warmup", "active"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(CaptureSchedule, name))
     parser.add_argument("--summaries-only", action="store_true")
     parser.add_argument("--module", action="store_true", help="the script is named as for python -m")
     parser.add_argument("script")
@@ -59,40 +53,27 @@ def main(words: Sequence[str] | None = None) -> None:
     args = parser.parse_args(words)
     schedule = CaptureSchedule(args.wait, args.warmup, args.active)
     sys.argv = [args.script, *args.arguments]
-    run = _run_module if args.module else _run_file
+    optimizers: list[object] = []
     try:
         with capture(Path(args.out), schedule, keep_traces=not args.summaries_only) as session:
-            _call_after_optimizer_steps(session.step)
-            run(args.script)
+            from torch.optim.optimizer import register_optimizer_step_post_hook
+
+            def after_step(optimizer: object, arguments: object, keywords: object) -> None:
+                """A step of the training: if there are several optimizers, one of the first one seen."""
+                if not optimizers:
+                    optimizers.append(optimizer)
+                if optimizer is optimizers[0]:
+                    session.step()
+
+            register_optimizer_step_post_hook(after_step)
+            if args.module:  # as `python -m` would
+                sys.path.insert(0, str(Path.cwd()))
+                runpy.run_module(args.script, run_name="__main__", alter_sys=True)
+            else:  # as `python` would
+                sys.path.insert(0, str(Path(args.script).resolve().parent))
+                runpy.run_path(args.script, run_name="__main__")
     except CaptureError as error:
         sys.exit(f"asap_client: {error}")
-
-
-def _run_file(script: str) -> None:
-    """As `python script` would."""
-    sys.path.insert(0, str(Path(script).resolve().parent))
-    runpy.run_path(script, run_name="__main__")
-
-
-def _run_module(name: str) -> None:
-    """As `python -m name` would."""
-    sys.path.insert(0, str(Path.cwd()))
-    runpy.run_module(name, run_name="__main__", alter_sys=True)
-
-
-def _call_after_optimizer_steps(step: Callable[[], None]) -> None:
-    """Once per step: if there are several optimizers, only the first one seen counts."""
-    from torch.optim.optimizer import register_optimizer_step_post_hook
-
-    first: list[int] = []
-
-    def after(optimizer: Any, arguments: object, keywords: object) -> None:  # noqa: ANN401
-        if not first:
-            first.append(id(optimizer))
-        if first[0] == id(optimizer):
-            step()
-
-    register_optimizer_step_post_hook(after)
 
 
 if __name__ == "__main__":

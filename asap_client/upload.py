@@ -1,17 +1,16 @@
 """A profile of a few training steps, uploaded by every rank into one trace of the server."""
 
-import hashlib
 import logging
-from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar
 
-from asap_client.calls import Call, complete_trace, create_trace, put_part, submit
 from asap_client.capture import SUMMARY_FOLDER, Capture, CaptureSchedule, capture
 from asap_client.client import Client
-from asap_client.operations import PART_BYTES
+from asap_client.core import Body, Call
+from asap_client.generated import calls
+from asap_client.operations import put_steps
 
 log = logging.getLogger("asap.profile")
 
@@ -62,6 +61,16 @@ class Ranks:
         return values
 
 
+class UploadOptions(TypedDict, total=False):
+    """What callbacks pass on to `ProfileUpload`."""
+
+    name: str
+    folder: str | Path
+    schedule: CaptureSchedule | None
+    raw: bool
+    scenario: Body | None
+
+
 class ProfileUpload:
     """One profile of one run. `scenario`, if set, is submitted as a session that explains the profile."""
 
@@ -74,7 +83,7 @@ class ProfileUpload:
         folder: str | Path = "asap-profile",
         schedule: CaptureSchedule | None = None,
         raw: bool = False,
-        scenario: Mapping[str, Any] | None = None,
+        scenario: Body | None = None,
     ) -> None:
         self._client = Client(server, key)
         self._server, self._name, self._folder, self._raw = server.rstrip("/"), name, Path(folder), raw
@@ -108,7 +117,10 @@ class ProfileUpload:
         except Exception:
             log.exception("the profiler failed")
         if self._steps_left == 0:
-            self._send_or_log()
+            try:
+                self._send()
+            except Exception:  # the ranks cannot communicate: no gloo, or one of them has died
+                log.exception("the profile was not uploaded")
 
     def finish(self) -> None:
         """After the last step; a run that was too short uploads nothing."""
@@ -118,25 +130,37 @@ class ProfileUpload:
             self._files()
         self._client.close()
 
-    def _send_or_log(self) -> None:
-        try:
-            self._send()
-        except Exception:  # the ranks cannot communicate: no gloo, or one of them has died
-            log.exception("the profile was not uploaded")
-
     def _send(self) -> None:
         """No rank may return early: the others would wait for it."""
         ranks, files = Ranks.of_this_job(), self._files()
         if not any(ranks.all_gather(bool(files))):
             log.warning("no rank has a profile to upload")
             return
-        id = ranks.broadcast(self._create_trace() if ranks.is_first else None)
-        if id is None:
+        id = None
+        if ranks.is_first:
+            try:
+                id = self._call(calls.create_trace(self._name)).id
+            except Exception:
+                log.exception("%s does not accept a profile", self._server)
+        if (id := ranks.broadcast(id)) is None:
             return
-        digests_by_rank = ranks.all_gather(self._send_files(id, files))
-        digests = {name: digest for part in digests_by_rank for name, digest in part.items()}
-        if ranks.is_first and digests:
-            self._complete(id, digests)
+        digests: dict[str, str] = {}
+        try:
+            for file in files:
+                digests[file.name] = self._client.perform(put_steps(id, file, patience_s=PATIENCE_S))
+        except Exception:
+            log.exception("the profile of this rank was not uploaded")
+        of_all = {name: digest for part in ranks.all_gather(digests) for name, digest in part.items()}
+        if not ranks.is_first or not of_all:
+            return
+        try:
+            self.trace = self._call(calls.complete_trace(id, of_all)).reference
+            log.info("the profile of %d ranks is %s at %s", len(of_all), self.trace, self._server)
+            if self._scenario is not None:
+                self.session = self._call(calls.submit({**self._scenario, "traces": self.trace})).id
+                log.info("%s/sessions/%s explains it", self._server, self.session)
+        except Exception:
+            log.exception("the upload of the profile was not completed")
 
     def _files(self) -> list[Path]:
         """Closes the profiler; what this rank has to upload."""
@@ -153,36 +177,3 @@ class ProfileUpload:
 
     def _call(self, call: Call[T]) -> T:
         return self._client.send(replace(call, patience_s=PATIENCE_S))
-
-    def _create_trace(self) -> str | None:
-        try:
-            return self._call(create_trace(self._name)).id
-        except Exception:
-            log.exception("%s does not accept a profile", self._server)
-            return None
-
-    def _send_files(self, id: str, files: list[Path]) -> dict[str, str]:
-        try:
-            return {file.name: self._send_file(id, file) for file in files}
-        except Exception:
-            log.exception("the profile of this rank was not uploaded")
-            return {}
-
-    def _send_file(self, id: str, file: Path) -> str:
-        digest, offset = hashlib.sha256(), 0
-        with file.open("rb") as source:
-            while part := source.read(PART_BYTES):
-                self._call(put_part(id, file.name, offset, part))
-                digest.update(part)
-                offset += len(part)
-        return digest.hexdigest()
-
-    def _complete(self, id: str, digests: dict[str, str]) -> None:
-        try:
-            self.trace = self._call(complete_trace(id, digests)).reference
-            log.info("the profile of %d ranks is %s at %s", len(digests), self.trace, self._server)
-            if self._scenario is not None:
-                self.session = self._call(submit({**self._scenario, "traces": self.trace}, None)).id
-                log.info("%s/sessions/%s explains it", self._server, self.session)
-        except Exception:
-            log.exception("the upload of the profile was not completed")

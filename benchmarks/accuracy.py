@@ -19,12 +19,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.peers import Figures, Peer, Plan, RefusedError, calculon, llm_analysis
-from research.fit import MEASUREMENTS, cross_validate, group_folds, tabulate
-from research.published import Measurement, read_measurements
-from tools.cost.constants import resolve
-from tools.cost.memory import GIB, memory_settings
-from tools.cost.predict import evaluate
+from research.fit import cross_validate, group_folds, tabulate
+from research.published import RUNS, Measurement, measurements, read_runs
 from tools.errors import InputError
+from tools.model.constants import memory_settings, resolve
+from tools.model.predict import evaluate
+from tools.physics.memory import GIB
 from tools.scenario import Scenario
 
 EFFICIENCIES = [percent / 100 for percent in range(20, 81)]
@@ -104,7 +104,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--measurements", type=Path, default=MEASUREMENTS, metavar="FILE")
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder or JSONL file of published runs")
     parser.add_argument("--calculon", type=Path, default=Path("calculon"), metavar="DIR", help="its checkout")
     args = parser.parse_args()
     if not (args.calculon / "calculon").is_dir():
@@ -112,9 +112,9 @@ def main() -> None:
             f"--calculon: got {args.calculon}; must be a checkout of github.com/calculon-ai/calculon"
         )
     if find_spec("llm_analysis") is None:
-        parser.error("llm-analysis is not installed in this Python: make bench-accuracy installs it")
+        parser.error("llm-analysis is not installed in this Python: make bench NAME=accuracy installs it")
     try:
-        runs = runs_of(read_measurements(args.measurements))
+        runs = runs_of(measurements(read_runs(args.runs)))
     except InputError as error:
         parser.error(str(error))
     is_moe = np.array([scenario.model.is_moe for scenario in runs.scenarios])

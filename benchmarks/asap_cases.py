@@ -14,7 +14,7 @@ import argparse
 import math
 from typing import Any, NamedTuple
 
-from tools.cost.predict import Prediction
+from tools.model.predict import Prediction
 from tools.recommend.optimize import best_plans, workload_of
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, parse_scenario

@@ -1,45 +1,49 @@
-"""`make bench-calibrate`: what a handful of a cluster's own runs is worth, on published measurements.
+"""What a handful of a cluster's own runs is worth, on published measurements.
 
-Every figure is of clusters whose whole source the fit and the prior of the calibration have not seen: both
-are learned again without it. Few-shot: each cluster (a source's rows on one device, ten or more of them), so
-many of its rows drawn at random, error on the rest over the error without. Replay: each measured plan of a
-sweep is a trial, a crash costs one; beside it Optuna's TPE (if installed) and random order.
+Every figure is of clusters whose whole source nothing has seen: constants, residual, interval and the prior
+of the calibration are learned again without it. Few-shot: each cluster (a source's rows on one device, ten or
+more of them), six draws of so many of its rows; error and interval on the rest. Replay: each measured plan of
+a sweep is a trial, a crash costs one; beside it Optuna's TPE (if installed) and random order.
 """
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from benchmarks.testbed.layers import print_layers
-from research.clusters import ClusterErrors, cluster_errors, learn_prior
-from research.fit import (
-    MEASUREMENTS,
-    SWEEPS,
-    Table,
-    concat_tables,
-    cross_validate,
-    fit,
-    source_folds,
-    tabulate,
+from research.clusters import cluster_errors, learn_prior
+from research.errors import build_residual, corrected_by, learn_intervals
+from research.fit import Table, fit, tabulate
+from research.published import (
+    RUNS,
+    SWEEP_SOURCE,
+    Measurement,
+    SweptPlan,
+    measurements,
+    read_runs,
+    sweep_measurements,
+    sweep_plans,
 )
-from research.published import SWEEP_SOURCE, Measurement, SweptPlan, read_measurements, read_sweep_plans
-from tools.calibrate.runs import Measured, Run
-from tools.calibrate.update import calibrate
-from tools.cost.calibration import Calibration, known_of, shipped_calibration
-from tools.cost.constants import resolve
-from tools.cost.inputs import Array
-from tools.cost.predict import predict
-from tools.cost.step import step_breakdown
 from tools.errors import AsapError
+from tools.model.calibration import Calibration, shipped_calibration
+from tools.model.constants import resolve
+from tools.model.predict import predict
+from tools.model.runs import Measured, Run
+from tools.model.update import calibrate
+from tools.physics.encode import crossed_fabric
+from tools.physics.inputs import Array
+from tools.physics.step import step_terms
 from tools.scenario import Scenario
 from tools.trials.gain import expected_gains
 
-DRAWS = 20
+DRAWS = 6
 MIN_ROWS = 10
 SHOTS = (3, 8)
 NEAR = 1.05
@@ -49,53 +53,55 @@ REPEATS = 20
 """Of the searchers that draw at random."""
 
 
-@dataclass(frozen=True)
 class World:
-    """The measurements, and how far every cluster lies from a fit without its source."""
+    """The measurements, and what a source that nobody has seen is predicted by."""
 
-    rows: Sequence[Measurement]
-    table: Table
-    sweep: Table
-    swept: Sequence[SweptPlan]
-    clusters: Sequence[ClusterErrors]
+    def __init__(self, path: Path) -> None:
+        runs = read_runs(path)
+        self.rows: Sequence[Measurement] = [*measurements(runs), *sweep_measurements(runs)]
+        self.swept: Sequence[SweptPlan] = sweep_plans(runs)
+        self.table: Table = tabulate(self.rows)
+        self.sources = np.array(self.table.sources)
+        self._bases = {source: self._fitted(source) for source in set(self.table.sources)}
+        self._corrected = corrected_by(self._bases, self.table)
+        self._learned: dict[str, Calibration] = {}
 
-    @classmethod
-    def read(cls, measurements: Path, sweeps: Path) -> "World":
-        rows, swept = read_measurements(measurements), read_sweep_plans(sweeps)
-        table = tabulate(rows)
-        own = [p.measurement for p in swept if p.measurement and p.measurement.source == SWEEP_SOURCE]
-        sweep, start = tabulate(own), shipped_calibration().shifts
-        by_source = cross_validate(table, source_folds(table.sources), sweep, start)
-        without = fit(table, start).shifts
-        sweep_s = step_breakdown(sweep.inputs, resolve(sweep.keys, without)).total
-        clusters = [
-            *cluster_errors(table, by_source.predicted_s, start),
-            *cluster_errors(sweep, sweep_s, without),
-        ]
-        return cls(rows, table, sweep, swept, clusters)
+    def _fitted(self, source: str) -> Calibration:
+        """The sweep teaches constants, never the residual."""
+        shipped = shipped_calibration()
+        train = self.table.take(np.flatnonzero(self.sources != source))
+        kept = np.flatnonzero((self.sources != source) & (self.sources != SWEEP_SOURCE))
+        others = self.table.take(kept)
+        shifts = fit(train, shipped.shifts).shifts
+        fitted_s = step_terms(others.inputs, resolve(others.keys, shifts)).total
+        ids = [self.rows[int(i)].id for i in kept]
+        residual = build_residual(others, ids, fitted_s, shipped.residual.prior)
+        fabric_of = {self.rows[int(i)].id: crossed_fabric(self.rows[int(i)].scenario.cluster) for i in kept}
+        residual = replace(residual, fabrics=[fabric_of[id] for id in residual.ids])
+        return replace(shipped, shifts=shifts, residual=residual)
 
     def without(self, source: str) -> Calibration:
         """The shipped calibration as it would be had nobody seen this source."""
-        shipped = shipped_calibration()
-        others = self.table.take(np.flatnonzero(np.array(self.table.sources) != source))
-        train = others if source == SWEEP_SOURCE else concat_tables(others, self.sweep)
-        known = known_of(train.keys, train.sources)
-        return replace(
-            shipped,
-            shifts=fit(train, shipped.shifts).shifts,
-            cluster_prior=learn_prior([cluster for cluster in self.clusters if cluster.source != source]),
-            intervals=replace(
-                shipped.intervals,
-                stacks=sorted(known.stacks),
-                frameworks=sorted(known.frameworks),
-                generations=sorted(known.generations),
-            ),
-        )
+        if source not in self._learned:
+            taught = np.flatnonzero((self.sources != source) & (self.sources != SWEEP_SOURCE))
+            intervals = learn_intervals(self.table, self._corrected, self._corrected, taught)
+            clusters = cluster_errors(self.table, self._corrected, intervals)
+            prior = learn_prior([cluster for cluster in clusters if cluster.source != source])
+            base = self._bases[source]
+            self._learned[source] = replace(base, intervals=intervals, cluster_prior=prior)
+        return self._learned[source]
+
+    def clusters(self) -> Iterator[tuple[str, str, list[Run]]]:
+        """Source, device and runs."""
+        pairs = [(row.source, row.scenario.cluster.device) for row in self.rows]
+        for pair, count in sorted(Counter(pairs).items()):
+            if count >= MIN_ROWS:
+                yield *pair, [as_run(self.rows[i]) for i, other in enumerate(pairs) if other == pair]
 
 
 def as_run(row: Measurement) -> Run:
     measured = Measured(step_time_s=row.step_time_s, peak_memory_gib=row.peak_memory_gib)
-    return Run(row.scenario, measured, id=row.id)
+    return Run(scenario=row.scenario, measured=measured, id=row.id)
 
 
 def errors_of(predicted_s: Array, measured_s: Array) -> Array:
@@ -106,55 +112,63 @@ def seconds(scenarios: Sequence[Scenario], calibration: Calibration) -> Array:
     return np.array([prediction.step_time_s for prediction in predict(scenarios, calibration)])
 
 
-@dataclass(frozen=True)
-class FewShot:
-    cluster: str
-    rows: int
-    shots: int
-    error_before: float
-    ratio: float
-    coverage: float
-    wrong_ratio: float
-    """Error with a wrong row beside two right ones over that with the right ones alone, worst of WRONG."""
+class Draw(NamedTuple):
+    """What some of a cluster's runs did for the rest of them."""
+
+    before: float
+    after: float
+    inside: float
+    half_width: float
+    is_refused: bool
 
 
-def few_shot(world: World, base: Calibration, cluster: ClusterErrors) -> Iterator[FewShot]:
-    runs = [as_run(world.rows[i]) for i in cluster.rows]
+def few_shot(base: Calibration, runs: Sequence[Run], shots: int) -> list[Draw]:
     scenarios = [run.scenario for run in runs]
     measured_s = np.array([run.measured.step_time_s for run in runs])
-    before = errors_of(seconds(scenarios, base), measured_s)
-    for shots in SHOTS:
-        rng = np.random.default_rng(0)
-        errors, usual, inside = [], [], []
-        wrong: dict[float, list[float]] = {factor: [] for factor in WRONG}
-        for draw in range(DRAWS):
-            chosen = rng.choice(len(runs), shots, replace=False)
-            rest = np.setdiff1d(np.arange(len(runs)), chosen)
-            given = [runs[i] for i in chosen]
-            predictions = predict([scenarios[i] for i in rest], calibrate(given, base).calibration)
-            predicted_s = np.array([p.step_time_s for p in predictions])
-            errors.append(errors_of(predicted_s, measured_s[rest]).mean())
-            usual.append(before[rest].mean())
-            low, high = (
-                np.array([getattr(p, f"step_time_{end}_s") for p in predictions]) for end in ("low", "high")
+    before, rng, draws = errors_of(seconds(scenarios, base), measured_s), np.random.default_rng(0), []
+    for _ in range(DRAWS):
+        chosen = rng.choice(len(runs), shots, replace=False)
+        rest = np.setdiff1d(np.arange(len(runs)), chosen)
+        learned = calibrate([runs[i] for i in chosen], base)
+        predictions = predict([scenarios[i] for i in rest], learned.calibration)
+        low, own, high = (
+            np.array([getattr(p, f"step_time_{name}s") for p in predictions])
+            for name in ("low_", "", "high_")
+        )
+        draws.append(
+            Draw(
+                float(before[rest].mean()),
+                float(errors_of(own, measured_s[rest]).mean()),
+                float(np.mean((low <= measured_s[rest]) & (measured_s[rest] <= high))),
+                float(np.median((high - low) / (2.0 * own))),
+                not learned.runs,
             )
-            inside.append(np.mean((low <= measured_s[rest]) & (measured_s[rest] <= high)))
-            if shots == SHOTS[0] and draw < 5:
-                right_s = seconds([scenarios[i] for i in rest], calibrate(given[1:], base).calibration)
-                right = errors_of(right_s, measured_s[rest]).mean()
-                for factor in WRONG:
-                    spoiled = [*given[1:], _times(given[0], factor)]
-                    after_s = seconds([scenarios[i] for i in rest], calibrate(spoiled, base).calibration)
-                    wrong[factor].append(errors_of(after_s, measured_s[rest]).mean() / right)
-        worst = max((float(np.mean(values)) for values in wrong.values() if values), default=0.0)
-        ratio = float(np.mean(errors) / np.mean(usual))
-        name = f"{cluster.source} {cluster.device}"
-        yield FewShot(name, len(runs), shots, float(before.mean()), ratio, float(np.mean(inside)), worst)
+        )
+    return draws
+
+
+def wrong_ratio(base: Calibration, runs: Sequence[Run]) -> float:
+    """Error with a wrong row beside two right ones over that with the right ones alone, worst of WRONG."""
+    scenarios, rng = [run.scenario for run in runs], np.random.default_rng(0)
+    measured_s = np.array([run.measured.step_time_s for run in runs])
+    ratios: dict[float, list[float]] = {factor: [] for factor in WRONG}
+    for _ in range(DRAWS):
+        first, *others = rng.choice(len(runs), 3, replace=False)
+        rest = [i for i in range(len(runs)) if i not in (first, *others)]
+        right = [runs[i] for i in others]
+
+        def error(given: Sequence[Run], rest: Sequence[int] = rest) -> float:
+            after_s = seconds([scenarios[i] for i in rest], calibrate(given, base).calibration)
+            return float(errors_of(after_s, measured_s[rest]).mean())
+
+        for factor in WRONG:
+            ratios[factor].append(error([*right, _times(runs[first], factor)]) / error(right))
+    return max(float(np.mean(values)) for values in ratios.values())
 
 
 def _times(run: Run, factor: float) -> Run:
     wrong_s = (run.measured.step_time_s or 0.0) * factor
-    return replace(run, measured=Measured(step_time_s=wrong_s), id="wrong")
+    return run.model_copy(update={"measured": Measured(step_time_s=wrong_s), "id": "wrong"})
 
 
 def pair_errors(base: Calibration, runs: Sequence[Run]) -> tuple[float, float]:
@@ -186,7 +200,8 @@ class Sweep:
 
     def run(self, place: int) -> Run:
         time_s = self.times_s[place]
-        return Run(self.scenarios[place], Measured(step_time_s=time_s), crashed=time_s is None, id=str(place))
+        measured = Measured(step_time_s=time_s)
+        return Run(scenario=self.scenarios[place], measured=measured, crashed=time_s is None, id=str(place))
 
     def is_near(self, place: int, within: float = NEAR) -> bool:
         time_s = self.times_s[place]
@@ -275,18 +290,17 @@ def first_after_neighbour(sweep: Sweep, neighbour: Sweep, base: Calibration, see
 
 
 def main(arguments: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="make bench-calibrate", description=__doc__)
-    parser.add_argument("--measurements", type=Path, default=MEASUREMENTS, help="JSONL file of measured runs")
-    parser.add_argument("--sweeps", type=Path, default=SWEEPS, help="JSONL file of whole sweeps")
+    parser = argparse.ArgumentParser(prog="make bench NAME=calibrate", description=__doc__)
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder or JSONL file of published runs")
     names = ("few-shot", "ratio", "replay", "neighbour", "layers")
     parser.add_argument("--only", choices=names, help="one part alone")
     options = parser.parse_args(arguments)
     if options.only in (None, "layers"):
         print_layers()
     try:
-        world = World.read(options.measurements, options.sweeps)
+        world = World(options.runs)
     except AsapError as error:
-        print(f"bench-calibrate: error: {error}", file=sys.stderr)
+        print(f"calibrate: error: {error}", file=sys.stderr)
         return 2
     parts: dict[str, Callable[[World], None]] = {
         "few-shot": print_few_shot,
@@ -301,52 +315,50 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def print_few_shot(world: World) -> None:
-    results: list[FewShot] = []
-    large = [c for c in world.clusters if len(c.errors) >= MIN_ROWS and c.source != SWEEP_SOURCE]
-    print(
-        f"{'cluster':<34}{'rows':>5}{'given':>6}{'before':>8}{'after/before':>13}{'interval':>9}{'wrong':>7}"
-    )
-    for source in sorted({cluster.source for cluster in large}):
-        base = world.without(source)
-        for cluster in (c for c in large if c.source == source):
-            for result in few_shot(world, base, cluster):
-                results.append(result)
-                print(
-                    f"{result.cluster:<34}{result.rows:>5}{result.shots:>6}{result.error_before:>8.1%}"
-                    f"{result.ratio:>13.3f}{result.coverage:>9.0%}{result.wrong_ratio or 0:>7.2f}",
-                    flush=True,
-                )
-    for shots in SHOTS:
-        of = [result for result in results if result.shots == shots]
-        ratios = [result.ratio for result in of]
+    found: dict[int, list[list[Draw]]] = {shots: [] for shots in SHOTS}
+    wrong = {}
+    head = f"{'cluster':<36}{'rows':>5}{'given':>6}{'before':>8}{'after':>8}{'ratio':>7}{'worse':>6}"
+    print(f"{head}{'interval':>9}{'half':>6}{'wrong':>7}")
+    for source, device, runs in world.clusters():
+        base, name = world.without(source), f"{source} {device}"
+        wrong[name] = wrong_ratio(base, runs)
+        for shots in (shots for shots in SHOTS if shots < len(runs)):
+            draws = few_shot(base, runs, shots)
+            found[shots].append(draws)
+            before, after, inside, half, _ = np.mean(draws, axis=0)
+            worse = sum(draw.after > draw.before for draw in draws)
+            print(
+                f"{name:<36}{len(runs):>5}{shots:>6}{before:>8.1%}{after:>8.1%}{after / before:>7.3f}"
+                f"{worse:>6}{inside:>9.0%}{half:>6.0%}{wrong[name]:>7.2f}",
+                flush=True,
+            )
+    for shots, clusters in found.items():
+        means = np.array([np.mean(draws, axis=0) for draws in clusters])
+        ratios, each = means[:, 1] / means[:, 0], [draw for draws in clusters for draw in draws]
+        share, half = np.mean([d.after > d.before for d in each]), np.median([d.half_width for d in each])
         print(
-            f"{shots} rows: error after over before, mean over {len(of)} clusters {np.mean(ratios):.3f}, "
-            f"worst {max(ratios):.3f}; 80% interval holds {np.mean([r.coverage for r in of]):.1%}"
+            f"{shots} rows, {len(clusters)} clusters: error after over before, mean {ratios.mean():.3f}, "
+            f"worst {ratios.max():.3f}; draws worse {share:.1%}; 80% interval holds "
+            f"{means[:, 2].mean():.1%}, lowest {means[:, 2].min():.1%}, median half width {half:.1%}; "
+            f"refused {sum(draw.is_refused for draw in each)}"
         )
-    worst = max(results, key=lambda result: result.wrong_ratio)
-    if not worst.wrong_ratio:
-        raise SystemExit("no wrong row was given to any cluster: nothing shows what one does")
-    says = "a wrong row beside two right ones: worst error over that with the right ones alone"
-    print(f"{says} {worst.wrong_ratio:.3f} ({worst.cluster})")
+    worst = max(wrong, key=lambda name: wrong[name])
+    print(
+        "a wrong row beside two right ones: worst error over that with the right ones alone "
+        f"{wrong[worst]:.3f} ({worst})"
+    )
 
 
 def print_ratio(world: World) -> None:
     ratios = []
     for name, source, runs in _groups(world):
-        without, with_run = pair_errors(_without(world, source), runs)
+        without, with_run = pair_errors(world.without(source), runs)
         ratios.append(with_run / without)
         print(f"{name:<44}{len(runs):>5}{without:>8.1%}{with_run:>8.1%}{ratios[-1]:>7.2f}", flush=True)
     print(
         f"ratio to other plans, one run given: error over that without, mean {np.mean(ratios):.3f}, "
         f"median {np.median(ratios):.3f} over {len(ratios)} workloads"
     )
-
-
-_BASES: dict[str, Calibration] = {}
-
-
-def _without(world: World, source: str) -> Calibration:
-    return _BASES.get(source) or _BASES.setdefault(source, world.without(source))
 
 
 def _groups(world: World) -> Iterator[tuple[str, str, list[Run]]]:
@@ -358,7 +370,7 @@ def _groups(world: World) -> Iterator[tuple[str, str, list[Run]]]:
         source = measured.measurement.source if measured.measurement else SWEEP_SOURCE
         yield sweep.name[:43], source, [sweep.run(int(i)) for i in drawn]
     by_workload: dict[str, list[Measurement]] = {}
-    for row in world.rows:
+    for row in (row for row in world.rows if row.source != SWEEP_SOURCE):
         key = row.scenario.model_dump_json(include={"model", "cluster", "training"})
         by_workload.setdefault(f"{row.source}{key}", []).append(row)
     for rows in by_workload.values():
@@ -368,7 +380,7 @@ def _groups(world: World) -> Iterator[tuple[str, str, list[Run]]]:
 
 
 def print_replay(world: World) -> None:
-    has_optuna, base = find_spec("optuna") is not None, _without(world, SWEEP_SOURCE)
+    has_optuna, base = find_spec("optuna") is not None, world.without(SWEEP_SOURCE)
     counts: dict[str, list[float]] = {"ASAP": [], "TPE": [], "random": []}
     for sweep in sweeps_of(world.swept):
         counts["ASAP"].append(trials_by_gain(sweep, base))
@@ -384,11 +396,11 @@ def print_replay(world: World) -> None:
                 f"p80 {np.quantile(values, 0.8):g} over {len(values)} workloads"
             )
     if not has_optuna:
-        print("TPE: not available, Optuna is not installed (make bench-peers)")
+        print("TPE: not available, Optuna is not installed (make peers)")
 
 
 def print_neighbour(world: World) -> None:
-    base, sweeps = _without(world, SWEEP_SOURCE), sweeps_of(world.swept)
+    base, sweeps = world.without(SWEEP_SOURCE), sweeps_of(world.swept)
     hits = [
         first_after_neighbour(sweep, neighbour, base, seed)
         for sweep in sweeps

@@ -19,7 +19,7 @@ from typing import Any
 
 from benchmarks.results import compare
 from service.cli.parser import positive_number
-from tools.cost.predict import predict
+from tools.model.predict import predict
 from tools.scenario import parse_scenario
 from tools.search.constraints import Constraints, Space
 from tools.search.search import Search, SearchOutcome

@@ -4,7 +4,7 @@
 
 On synthetic histories (research/nights.py): invented nights, noise of 1 to 13 percent as repeated real runs
 had it, a regression in one term of the step from one night on, three recorded changes without consequence.
-Otava (the change-point detector of Hunter, `make bench-peers` installs it) sees the same step times.
+Otava (the change-point detector of Hunter, `make peers` installs it) sees the same step times.
 """
 
 import argparse
@@ -31,10 +31,12 @@ from research.nights import (
     quiet_months,
     recall,
     review_alarms,
+    with_drift,
     without_terms,
 )
 from service.cli.parser import positive_number
 from tools.nightly.night import Night
+from tools.nightly.review import review
 
 TWO_STEPS, MANY_STEPS = Noise(0.01, num_steps=2), Noise(0.01, num_steps=40)
 BARS = (
@@ -42,6 +44,7 @@ BARS = (
     ("the same, not recorded", Task(0.04, TWO_STEPS, 8, 6, False), 0.6),
     ("3%, 14 quiet nights, 40 steps: within 4 nights", Task(0.03, MANY_STEPS, 14, 4), 0.9),
 )
+DRIFT, DRIFT_AFTER, DRIFT_NIGHTS = 0.005, 21, 14
 MAX_FALSE_ALARMS = 0.15
 MIN_RECALL_RATIO = 1.3
 PEER_SHAPES = ("normal", "heavy", "measured", GLOO)
@@ -65,11 +68,12 @@ def main() -> None:
     started = time.monotonic()
     print(ABOUT.format(histories=args.histories, seed=args.seed, runs=len(MEASURED)))
     print_bars(args.histories, args.seed)
+    print_drifts(args.histories, args.seed)
     print_quiet(args.histories, args.seed)
     if find_spec("otava"):
         print_beside_otava(args.histories, args.seed)
     else:
-        print("Apache Otava is not installed; make bench-peers installs it")
+        print("Apache Otava is not installed; make peers installs it")
     print(f"{time.monotonic() - started:.0f} s")
 
 
@@ -85,6 +89,21 @@ def print_bars(count: int, seed: int) -> None:
         )
         print(f"  {name:<58}{shares}; {recall(alike, review_alarms):.0%}; {term:.0%}, {cause:.0%}")
     print()
+
+
+def print_drifts(count: int, seed: int) -> None:
+    print(f"Drifts of {DRIFT:.1%} a night for {DRIFT_NIGHTS} nights, nights scatter by 1%: told as such (bar")
+    print("90%); alarms of one; steps of 4% that are as old told as drifts")
+    random = np.random.default_rng(seed)
+    months = quiet_months(random, TWO_STEPS, count)
+    drifts = [with_drift(nights[: DRIFT_AFTER + DRIFT_NIGHTS], DRIFT_AFTER, DRIFT) for nights in months]
+    last = [review(nights).headline for nights in drifts]
+    told = np.mean([found is not None and found.drift_ratio is not None for found in last])
+    alarms = np.mean([sum(night >= DRIFT_AFTER for night in review_alarms(nights)) for nights in drifts])
+    task = Task(0.04, TWO_STEPS, DRIFT_AFTER, DRIFT_NIGHTS)
+    steps = [review(case.nights).headline for case in histories(random, task, count)]
+    wrong = np.mean([found is not None and found.drift_ratio is not None for found in steps])
+    print(f"  {told:.0%}; {alarms:.1f}; {wrong:.0%}\n")
 
 
 def print_quiet(count: int, seed: int) -> None:

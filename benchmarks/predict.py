@@ -6,7 +6,7 @@ Two scenarios: GPT-3 175B on 1,024 A100, which all three can represent, and Mixt
 calculon cannot. Plans are drawn with replacement from all legal ones of a scenario. ASAP predicts the whole
 array: step time with its interval, breakdown, memory. The peers take one plan per call, those of the first
 200 that they accept, again and again for --seconds. Contenders alternate; the best round of each counts.
-llm-analysis is taken from where Python finds it (`make bench-peers`), calculon, which is not on PyPI
+llm-analysis is taken from where Python finds it (`make peers`), calculon, which is not on PyPI
 (github.com/calculon-ai/calculon; it imports pandas and psutil), from --calculon, a checkout of it.
 What is compared is speed; for accuracy see benchmarks/accuracy.py.
 """
@@ -20,19 +20,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.peers import Peer, Plan, RefusedError, calculon, llm_analysis
 from benchmarks.results import compare
 from service.cli.parser import positive_number
-from tools.cost.encode import encode_plans
-from tools.cost.predict import predict, predict_rows
+from tools.model.predict import predict, predict_rows
+from tools.physics.encode import encode_plans
 from tools.scenario import (
     RECOMPUTES,
     SCHEDULES,
     SEARCHED_FIELDS,
-    Facts,
     PlanColumns,
+    PlanFacts,
     Scenario,
     legal_mask,
     parse_scenario,
@@ -77,15 +76,13 @@ def legal_plans(scenario: Scenario) -> PlanColumns:
     ones = np.ones_like(tp)
     columns = PlanColumns(
         tp=tp, pp=pp, vpp=vpp, cp=ones, ep=ep, etp=ones, dp=np.maximum(dp, 1), dp_shard=np.maximum(dp, 1),
-        zero_stage=zero, micro_batch_size=micro, sequence_parallel=tp > 1, recompute=recompute,
-        schedule=(vpp > 1).astype(np.int64),
+        zero_stage=zero, micro_batch_size=micro, sequence_parallel=(tp > 1).astype(np.int64),
+        recompute=recompute, schedule=(vpp > 1).astype(np.int64),
     )  # fmt: skip
-    facts = Facts(model=scenario.model, cluster=scenario.cluster, training=scenario.training, plan=columns)
-    return take(columns, np.flatnonzero(legal_mask(facts)))
-
-
-def take(plans: PlanColumns, rows: NDArray[np.intp]) -> PlanColumns:
-    return PlanColumns(**{name: getattr(plans, name)[rows] for name in SEARCHED_FIELDS})
+    facts = PlanFacts(
+        model=scenario.model, cluster=scenario.cluster, training=scenario.training, plan=columns
+    )
+    return columns.take(np.flatnonzero(legal_mask(facts)))
 
 
 def listed(plans: PlanColumns, count: int) -> list[Plan]:
@@ -170,7 +167,7 @@ def measure(workload: dict[str, Any], args: argparse.Namespace) -> float:
     """Predictions per CPU second of ours, printed beside the peers'."""
     scenario = parse_scenario(workload, need_plan=False)
     legal = legal_plans(scenario)
-    plans = take(legal, np.random.default_rng(0).integers(0, len(legal.tp), args.plans))
+    plans = legal.take(np.random.default_rng(0).integers(0, legal.rows, args.plans))
     cluster = f"{scenario.cluster.num_devices} {scenario.cluster.device}"
     print(
         f"\n{scenario.model.name} on {cluster}: {args.plans:,} plans, drawn from {len(legal.tp):,} legal ones"

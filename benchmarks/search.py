@@ -18,10 +18,9 @@ from typing import Any, NamedTuple
 from benchmarks.results import compare
 from service.cli.parser import positive_number
 from tools.recommend.words import short
-from tools.scenario import Plan, parse_scenario
+from tools.scenario import parse_scenario
 from tools.search.constraints import Constraints
 from tools.search.search import Search
-from tools.search.space import decode_row
 
 GPT_1T: dict[str, Any] = {
     "model": {
@@ -67,7 +66,7 @@ def measure(workload: dict[str, Any]) -> Figures:
     found = Search(scenario, Constraints(space="all")).run()
     seconds, cpu_s = time.perf_counter() - started, time.process_time() - cpu
     peak_gib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * KIB / 2**30
-    best = short(Plan.model_validate(decode_row(found.best.plans, 0)))
+    best = short(found.best.plans.plan(0))
     fastest_s = float(found.best.step_time_s[0])
     return Figures(found.searched, found.timed, seconds, cpu_s, peak_gib, best, fastest_s)
 

@@ -241,16 +241,16 @@ FILTERS = {
 def fill(site: Site, count: int) -> None:
     """Straight into the database: how they came there is not what is measured."""
     from service.db.engine import open_database
-    from service.db.models import labels, sessions
-    from service.db.sessions import NewSession, create_session
+    from service.jobs.engine import prepare
+    from service.sessions.model import SessionRow, labels, sessions
+    from service.sessions.store import create_session
     from service.settings import Settings
-    from service.worker.jobs import prepare
 
     settings = Settings(data_dir=site.folder, database_url=site.database_url, _env_file=None)
     database = open_database(settings.database)
     prepare(settings, database)
     with database.begin() as conn:
-        id = create_session(conn, NewSession(request=TINY, model="model", device="device"))[0].id
+        id = create_session(conn, SessionRow(request=TINY, model="model", device="device"))[0].id
         model = dict(conn.execute(sessions.select().where(sessions.c.id == id)).one()._mapping)
         conn.execute(sessions.delete().where(sessions.c.id == id))
     for start in range(0, count, 1000):
@@ -265,7 +265,7 @@ def fill(site: Site, count: int) -> None:
 
 
 def ended_session(model: dict[str, Any], number: int, count: int) -> dict[str, Any]:
-    from service.db.models import new_id
+    from service.db.ids import new_id
 
     part, at = number % 100, 1.7e9 + number
     word = "needle" if number == count // 2 else "hay"

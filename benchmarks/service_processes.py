@@ -1,4 +1,4 @@
-"""The processes that bench-service measures, as a user starts them: the server, workers, PostgreSQL."""
+"""The processes that benchmarks.service measures, as a user starts them: the server, workers, PostgreSQL."""
 
 import json
 import os

@@ -18,9 +18,10 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import graph.context
+import graph.services
 from benchmarks.results import compare
-from graph.context import Context, Event
+from graph.context import Context
+from graph.events import SessionEvent, ToolCalled
 from graph.request import parse_request
 from graph.session import Session
 from service.checkpoints import open_checkpoints
@@ -44,7 +45,7 @@ def main() -> None:
     arguments.add_argument("--record", action="store_true", help="write the slower one into results.json")
     options = arguments.parse_args()
     rounds, clock = options.rounds, time.process_time if options.cpu else time.perf_counter
-    setattr(graph.context, "time", SimpleNamespace(perf_counter=clock))  # noqa: B010 - tools count by it too
+    setattr(graph.services, "time", SimpleNamespace(perf_counter=clock))  # noqa: B010 - tools count by it too
     print(f"{'checkpoint':12}{'seconds':>9}{'search':>9}{'other tools':>13}{'the graph':>11}")
     slowest_s = 0.0
     for name, opened in (("none", _nothing), ("SQLite", _sqlite)):
@@ -72,12 +73,12 @@ def _round(
     clock: Callable[[], float],
 ) -> tuple[float, float, float]:
     """Seconds in the search, in other tools, and in the graph itself."""
-    events: list[Event] = []
+    events: list[SessionEvent] = []
     with opened() as store:
         start = clock()
         Session(f"round-{number}", Context(open_seed()), store).run(parse_request(_scenario()), events.append)
         seconds = clock() - start
-    tools = [(event["tool"], event["seconds"]) for event in events if event["kind"] == "tool"]
+    tools = [(event.tool, event.seconds) for event in events if isinstance(event, ToolCalled)]
     search_s = sum(took for tool, took in tools if tool == "search_plans")
     tools_s = sum(took for _, took in tools) - search_s
     return search_s, tools_s, seconds - search_s - tools_s

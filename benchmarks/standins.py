@@ -29,7 +29,7 @@ BOAST = (
 )
 WORDS = (
     *("tp", "compute", "memory_gib", "case:none", "playbook:tp-smaller", "late_host", "{p1.effect}"),
-    *(BOAST, "", "9"),
+    *(BOAST, BOAST, BOAST, "", "9"),
 )
 USAGE = {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120}
 

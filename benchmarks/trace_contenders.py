@@ -15,19 +15,19 @@ Breakdown = tuple[float, float]
 
 
 def asap(path: Path) -> Breakdown:
-    from tools.trace.breakdown import measure
+    from tools.trace.breakdown import occupy
     from tools.trace.classify import classify, load_patterns
     from tools.trace.kineto import read_kineto
 
     trace = read_kineto(path)
-    terms = measure(classify(trace, load_patterns()), trace.launches)
+    terms = occupy(classify(trace, load_patterns()), trace.launches).whole()
     return terms.compute_ns / 1000, terms.exposed_communication_ns / 1000
 
 
 def asap_all(path: Path) -> Breakdown:
     """With every analysis of a rank: steps, collectives, roofline, host, memory, timeline."""
     from tools.trace.classify import load_patterns
-    from tools.trace.folder import profile_file
+    from tools.trace.files import profile_file
 
     terms = profile_file(path, load_patterns()).breakdown
     return terms.compute_ns / 1000, terms.exposed_communication_ns / 1000

@@ -23,9 +23,9 @@ from pathlib import Path
 from benchmarks.testbed.launching import run_plan, run_session, trial_lines
 from benchmarks.testbed.table import Row, asap, at_random, measure, predicted_s, read_rows, tpe, within
 from benchmarks.testbed.workloads import WORKLOADS, Workload, plan_name
-from tools.calibrate.runs import Run
-from tools.calibrate.update import calibrate
-from tools.cost.calibration import Calibration
+from tools.model.calibration import Calibration
+from tools.model.runs import Run
+from tools.model.update import calibrate
 
 REPO = Path(__file__).resolve().parents[1]
 

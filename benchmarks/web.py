@@ -1,10 +1,10 @@
 """The pages measured in a real browser over 10,000 sessions, beside their bars.
 
-    make bench-web
+    make bench NAME=web
 
 Milliseconds are those of the wall clock, so an idle machine is needed; beside them stands the server's CPU
-time per request, which other programs disturb less. Bytes are those that travel at a first visit, without
-Plotly's script (which a browser keeps for good), with the figures' data.
+time per request, which other programs disturb less. Bytes are those that travel at a first visit, with the
+figures' data.
 """
 
 import argparse
@@ -13,6 +13,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -20,14 +21,14 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-from playwright.sync_api import Browser, Page, Response, ViewportSize
+from playwright.sync_api import Browser, Page, Request, Response, ViewportSize
 
 from service.db.engine import open_database
-from service.db.sessions import find_search, keep_search
+from service.sessions.store import find_search, keep_search
 from service.settings import Settings
 from tests.browser.gallery import fill, upload, write_nights
 from tests.browser.installation import Installation, installed
-from tests.browser.scenes import write_million
+from tests.browser.scenes import write_million, write_ranks
 from tests.browser.screenshots import PAGES
 from tests.browser.watching import FRAMES, PATIENCE_MS, Cookies, draw_all, find_chromium, opened, sign_in
 from tools.search.ranked import Ranked, fastest_first, pack, unpack
@@ -40,7 +41,26 @@ FIRST_PAINT = """() => new Promise((done) => new PerformanceObserver((list) => {
     for (const paint of list.getEntries()) if (paint.name === "first-contentful-paint") done(paint.startTime);
 }).observe({ type: "paint", buffered: true }))"""
 ABOVE_FOLD = "charts => charts.filter(chart => chart.getBoundingClientRect().top < innerHeight).length"
+BOTH_FRAMES = """async (keys) => {
+    const [map, timeline] = ["minimap", "timeline"].map((one) =>
+        document.querySelector(`[data-${one}] canvas`));
+    const frames = [[], []];
+    for (const key of ["theme", ...keys]) {
+        if (key === "theme") document.dispatchEvent(new Event("themechange")); // both are drawn anew
+        else timeline.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
+        for (let i = 0; i < 3; i++) await new Promise(requestAnimationFrame);
+        [timeline, map].forEach((canvas, i) => frames[i].push(Number(canvas.dataset.frameMs)));
+    }
+    return frames;
+}"""
+"""How long each key took to draw on the timeline and on the map, in ms."""
 ZOOM = "wwwwwwwwwwwwaaddssssssssssf"
+LINKS = {
+    "/sessions/{done}?plan=2&vs=today&cause=tp_comm_exposed": "#loss-tp_comm_exposed[open]",
+    "/sessions/{done}?plan=1&tp=2": ".strip a.yours[aria-current]",
+    "/sessions/{done}/plans?tp=2&sort=-memory_bytes&row=3": "tr[data-row='3'][aria-selected=true], #plan h2",
+    "/what-if?session={done}&tp=2": ".control.moved",
+}
 MODEL = {
     "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
     "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 128256,
@@ -121,23 +141,40 @@ def session_page(bench: Bench) -> None:
     path = f"/sessions/{bench.shown['done']}"
     with bench.page() as page:
         page.goto(path)
-        charts = page.locator("section.waterfall, .charts figure").evaluate_all(ABOVE_FOLD)
+        charts = page.locator("#where, #cloud canvas").evaluate_all(ABOVE_FOLD)
     say("charts above the fold of the session page at 1440x900", str(charts), "2")
     sent, read = weight(bench, path)
-    say("session page without Plotly, sent (read)", f"{sent / 1e3:.0f} kB ({read / 1e3:.0f} kB)", "150 kB")
+    say("session page, sent (read)", f"{sent / 1e3:.0f} kB ({read / 1e3:.0f} kB)", "150 kB")
 
 
 def weight(bench: Bench, path: str) -> tuple[int, int]:
-    """Bytes as sent and as read, all besides Plotly."""
+    """Bytes as sent and as read."""
     answers = list[Response]()
     with bench.page() as page:
         page.on("response", lambda answer: answers.append(answer))
         page.goto(path)
         draw_all(page)
         page.wait_for_load_state("networkidle")
-        own = [answer for answer in answers if "plotly" not in answer.url and "/events" not in answer.url]
+        own = [answer for answer in answers if "/events" not in answer.url]
         sent = sum(answer.request.sizes()["responseBodySize"] for answer in own)
         return sent, sum(len(answer.body()) for answer in own)
+
+
+def scripts_and_styles(bench: Bench) -> None:
+    """As sent by all pages that draw charts, each file once."""
+    sizes = defaultdict[str, int](int)
+
+    def note(request: Request) -> None:  # what the browser has kept is sent as nothing
+        sizes[request.url] = max(sizes[request.url], request.sizes()["responseBodySize"])
+
+    with bench.page() as page:
+        page.on("requestfinished", note)
+        for name in ("session", "plans", "figures", "trace", "schedule-simulated", "trials", "topology"):
+            page.goto(PAGES[name].format(**bench.shown))
+            draw_all(page)
+            page.wait_for_load_state("networkidle")
+    sent = sum(size for url, size in sizes.items() if "/static/" in url)
+    say("script and style of all pages with charts, sent", f"{sent / 1e3:.0f} kB", "250 kB")
 
 
 def list_of_sessions(bench: Bench) -> None:
@@ -209,6 +246,46 @@ def explorer(bench: Bench) -> None:
         say(f"explorer, {shown}: {what}, median (worst)", worst(times_ms), "200 ms")
 
 
+def workbench(bench: Bench) -> None:
+    """Over the plans that the explorer's measure has kept."""
+    took: dict[str, list[float]] = {"chip edit to redraw": [], "hover to 4 linked views": [], "brush": []}
+    with bench.page() as page:
+        page.goto(f"/sessions/{bench.shown['done']}")
+        root, cloud = page.locator("#workbench"), page.locator("[data-cloud][data-drawn]")
+        cloud.wait_for()
+        for value in ("2", "4", "8", "4") * 3:
+            root.evaluate("one => delete one.dataset.took")
+            page.locator("#chosen select[name=tp]").select_option(value)
+            page.wait_for_selector("#workbench[data-took]")
+            took["chip edit to redraw"].append(float(root.get_attribute("data-took") or "nan"))
+        for cause in ("recompute", "tp_comm_exposed", "pipeline_bubble") * 4:
+            page.locator(f"#loss-{cause} summary").hover()
+            took["hover to 4 linked views"].append(float(root.get_attribute("data-lit") or "nan"))
+        box = cloud.locator("canvas").bounding_box()
+        assert box
+        page.mouse.move(box["x"] + 80, box["y"] + 40)
+        page.mouse.down()
+        for share in (0.3, 0.5, 0.7, 0.9):
+            page.mouse.move(box["x"] + share * box["width"], box["y"] + share * box["height"])
+            page.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
+            took["brush"].append(float(cloud.get_attribute("data-took") or "nan"))
+        page.mouse.up()
+    bars = ("50 ms", "16 ms", "50 ms")
+    for (what, times_ms), bar in zip(took.items(), bars, strict=True):
+        say(f"workbench, {PLANS:,} plans: {what}, median (worst)", worst(times_ms), bar)
+
+
+def links(bench: Bench) -> None:
+    """What each link must restore, as a part of the page that only its parameters bring about."""
+    restored = []
+    with bench.page() as page:
+        for path, part in LINKS.items():
+            page.goto(path.format(**bench.shown))
+            page.locator(part).first.wait_for(state="attached")
+            restored.append(path)
+    say("views restored from their links", f"{len(restored)} of {len(LINKS)}", "all")
+
+
 def repeated(found: Ranked, count: int) -> Ranked:
     rows = np.arange(count) % len(found.step_time_s)
     stretch = np.random.default_rng(1).uniform(1, 2, count)
@@ -237,6 +314,22 @@ def million_events(bench: Bench) -> None:
     say("1,000,000 events: zoom, median (worst) per frame", worst(frames_ms), "50 ms")
 
 
+def thousand_ranks(bench: Bench) -> None:
+    """One of them is late; every key moves the timeline and what the map marks of it."""
+    folder = bench.data / "ranks"
+    folder.mkdir()
+    write_ranks(folder, 1024, late=700)
+    reference = upload(bench.installation, folder)
+    with bench.page() as page:
+        page.goto(f"/trace?a={reference}&ranks=692-707")
+        page.wait_for_selector("[data-timeline][data-overviews='1']")
+        shown = page.locator("[data-minimap] canvas")
+        assert shown.get_attribute("data-rows") == "1024"
+        frames_ms, maps_ms = page.evaluate(BOTH_FRAMES, list(ZOOM))
+    say("1,024 ranks: timeline, median (worst) per frame", worst(frames_ms), "50 ms")
+    say("1,024 ranks: map, median (worst) per frame", worst(maps_ms), "50 ms")
+
+
 def console_errors(bench: Bench) -> None:
     """Of every page; the browser itself reports the 404 of the page that is not there."""
     errors: list[str] = []
@@ -256,7 +349,8 @@ def console_errors(bench: Bench) -> None:
 
 
 MEASURES = (
-    actions, session_page, list_of_sessions, searched_space, explorer, million_events, console_errors,
+    actions, session_page, scripts_and_styles, list_of_sessions, searched_space, explorer, workbench, links,
+    million_events, thousand_ranks, console_errors,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from service.cli.io import read_object
-from tools.cost.predict import Prediction, predict
 from tools.errors import AsapError
+from tools.model.predict import Prediction, predict
 from tools.recommend.report import changes
 from tools.recommend.words import difference, short
 from tools.scenario import Plan, Scenario, parse_scenario

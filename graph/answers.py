@@ -1,4 +1,4 @@
-"""The questions that a reasoner answers, the typed answers, and how an answer is read from a reply."""
+"""What a reasoner is asked and answers, typed, and how an answer is read from a model's reply."""
 
 import inspect
 import json
@@ -6,13 +6,27 @@ import logging
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, Generic, Literal, NoReturn, Protocol, TypeVar
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NoReturn,
+    Protocol,
+    TypeVar,
+    cast,
+)
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, create_model
 
 from tools.errors import AsapError
-from tools.recommend.hypotheses import Cause
+from tools.recommend.hypotheses import HypothesisCause
+from tools.scenario.spec import Plan
 
 OUR_FAULTS = (
     ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, RuntimeError,
@@ -20,10 +34,11 @@ OUR_FAULTS = (
 )  # fmt: skip
 """What a mistake in our own code raises; not AsapError, an outage of the database or a lost connection."""
 OUR_ROOMS = ("graph.", "tools.", "service.")
-MAX_TEXT = 2000
+MAX_CLAIMS = 8
+MAX_REMARK = 200
 MAX_WORD = 200
 MAX_NUMBER = 10**15
-Scalar = (
+BoundedValue = (
     bool
     | Annotated[int, Field(ge=-MAX_NUMBER, le=MAX_NUMBER)]
     | Annotated[float, Field(ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)]
@@ -32,11 +47,31 @@ Scalar = (
 MAX_STATEMENTS = 12
 MAX_PLANS = 3
 MAX_ITEMS = 3
+MAX_TRIED = 40
+MAX_ERRORS = 5
+_LEFT_OUT = ("title", "default", "maxLength", "minLength", "$defs")
+"""Keywords of JSON schema that endpoints refuse in strict mode."""
+_OPENED = re.compile(r"\s*(```\w*\s*)?\{")
+_THOUGHT = re.compile(r"<(/?)think(?:ing)?>", re.I)
 Task = Literal[
     "read_notes", "reconcile", "test_hypothesis", "search", "compare_ties", "ask_person", "measure"
 ]
 """What the coordinator may put on its worklist."""
-Text = Annotated[str, Field(max_length=MAX_TEXT)]
+Relation = Literal[
+    "limited_by", "spends_on", "faster_than", "slower_than", "even_with", "needs_less_memory_than",
+    "needs_more_memory_than", "fits", "does_not_fit", "shrinks", "grows", "changes", "backed_by", "risks",
+    "measured", "alters_the_answer", "figure",
+]  # fmt: skip
+"""What a claim may say; `graph.claims` checks each against the figures and writes its sentence."""
+Purpose = Literal[
+    "evidence_is_thin", "model_and_measurement_differ", "no_proposal_has_it", "too_close_to_call",
+    "only_a_person_knows", "a_run_would_settle_it",
+]  # fmt: skip
+PersonTopic = Literal[
+    "may_change", "batch_may_change", "checkpoints_must_load", "memory_kept_free", "network_shared", "fabric",
+    "clocks", "data_loading", "step_is_steady", "traces_of_this_job",
+]  # fmt: skip
+"""What a person may be asked; the words are code's."""
 
 
 class Answer(BaseModel):
@@ -53,7 +88,7 @@ class ReadStatement(Answer):
     operator: Literal["=", "in", "not", "<=", ">=", "keep"] = Field(
         description="keep: the field keeps today's value; not: these values are excluded"
     )
-    value: Scalar | list[Scalar] = Field(description="its value, or the values")
+    value: BoundedValue | list[BoundedValue] = Field(description="its value, or the values")
     unit: str | None = Field(None, max_length=40, description="as the notes wrote it, if it has one")
 
 
@@ -67,15 +102,41 @@ class Confirmation(Answer):
     verdict: Literal["yes", "no", "unclear"]
 
 
+class Bounds(Answer):
+    """What a plan field may be, other than a list of values."""
+
+    model_config = ConfigDict(populate_by_name=True, serialize_by_alias=True)
+    min: int | None = None
+    max: int | None = None
+    excluded: list[BoundedValue] | None = Field(None, alias="not", max_length=16)
+
+
+class Claim(Answer):
+    """One statement that code can check; code writes the sentence and its figures."""
+
+    subject: str = Field(max_length=120, description="today, p1, p2, p3; if1, if2, ...; t1, t1.NAME, t2, ...")
+    relation: Relation
+    object: str = Field("", max_length=120, description="a plan, a cause, a term, a field, a ref; or empty")
+    evidence: list[str] = Field(
+        default_factory=list, max_length=4, description="refs of the subject's evidence that show it"
+    )
+
+
+Claims = Annotated[list[Claim], Field(max_length=MAX_CLAIMS)]
+Remark = Annotated[str, Field(max_length=MAX_REMARK, description="usually empty; quoted as unchecked")]
+
+
 class PlannedItem(Answer):
     task: Task
-    about: str = Field(
-        "", max_length=300, description="the cause to test, the question to the person; else empty"
+    cause: HypothesisCause | None = Field(None, description="of test_hypothesis")
+    topic: PersonTopic | None = Field(None, description="of ask_person")
+    field: str = Field("", max_length=40, description="of ask_person about may_change: the plan field")
+    constraints: dict[str, BoundedValue | list[BoundedValue] | Bounds] = Field(
+        default_factory=dict,
+        max_length=8,
+        description='of a search: a plan field with a value, a list, or {"min": n, "max": n, "not": [...]}',
     )
-    constraints: dict[str, Scalar | list[Scalar]] = Field(
-        default_factory=dict, max_length=8, description="of a search: plan fields and their allowed values"
-    )
-    reason: Text
+    purpose: Purpose
 
 
 class Worklist(Answer):
@@ -87,26 +148,26 @@ class Worklist(Answer):
 class Finding(Answer):
     """The cause that counts, with the references that show it."""
 
-    cause: Cause
+    cause: HypothesisCause
     references: list[str] = Field(max_length=8, description="refs of the evidence that shows it")
-    reason: Text
 
 
-class SuggestedPlan(Answer):
-    """Fields that differ from the start plan; the data-parallel degree follows from the others."""
+if TYPE_CHECKING:
+    # Made from `Plan` below; type checkers see the fields that are read by name.
+    class SuggestedPlan(Answer):
+        tp: int | None = None
+        zero_stage: int | None = None
 
-    tp: int | None = None
-    pp: int | None = None
-    vpp: int | None = None
-    cp: int | None = None
-    ep: int | None = None
-    etp: int | None = None
-    dp_shard: int | None = None
-    zero_stage: int | None = None
-    micro_batch_size: int | None = None
-    sequence_parallel: bool | None = None
-    recompute: Literal["none", "selective", "full"] | None = None
-    schedule: Literal["1f1b", "interleaved", "zero_bubble", "gpipe"] | None = None
+else:
+    SuggestedPlan = create_model(
+        "SuggestedPlan",
+        __base__=Answer,
+        __module__=__name__,
+        __doc__="Fields that differ from the start plan; the data-parallel degree follows from the others.",
+        **{
+            name: (field.annotation | None, None) for name, field in Plan.model_fields.items() if name != "dp"
+        },
+    )
 
 
 class Suggestion(Answer):
@@ -114,31 +175,31 @@ class Suggestion(Answer):
     references: list[str] = Field(
         default_factory=list, max_length=8, description="case:ID, playbook:ID or profile:CAUSE that back it"
     )
-    reason: Text
+    claims: Claims = Field(default_factory=list, description="about p1, which is the suggested plan here")
 
 
 class Suggestions(Answer):
     suggestions: list[Suggestion] = Field(max_length=MAX_PLANS)
 
 
-class Prose(Answer):
-    """What a careful performance engineer would write above the numbers; figures as {slots}."""
+class Explained(Answer):
+    """What a careful performance engineer would say above the numbers."""
 
-    verdict: str = Field(max_length=MAX_TEXT, description="the result in one or two sentences")
-    first_step: str = Field(max_length=MAX_TEXT, description="what to try first, and how to tell it worked")
-    would_change: str = Field(max_length=MAX_TEXT, description="what would change the answer")
-    rationales: list[str] = Field(max_length=MAX_PLANS, description="one for each proposal, in order")
+    verdict: Claims = Field(description="what limits today, and what the chosen proposal brings")
+    would_change: Claims = Field(description="alters_the_answer of the entries that matter")
+    rationales: list[Claims] = Field(max_length=MAX_PLANS, description="one for each proposal, in order")
+    remark: Remark = ""
 
 
 class Explanation(Answer):
-    """The answer to a person's question about a finished session; figures as {slots}."""
+    """The answer to a person's question about a finished session; no claims if nothing tells."""
 
-    text: Text
+    claims: Claims
+    remark: Remark = ""
 
 
 A = TypeVar("A", bound=Answer)
 Tools = Mapping[str, Callable[..., object]]
-Payload = Mapping[str, Any]
 """By name: plain typed functions with a docstring, which a language model may call while it thinks."""
 
 
@@ -147,7 +208,7 @@ class ReasonerError(AsapError):
 
     error: str | None = None
     place: str | None = None
-    """Of an error of our own: its class, and the module and line that raised it."""
+    """Class of an error of our own, and the module and line that raised it."""
 
     def __init__(self, kind: str, message: str, tokens: int = 0, cost: float = 0.0) -> None:
         self.kind, self.tokens, self.cost = kind, tokens, cost
@@ -163,33 +224,58 @@ class UnexpectedError(ReasonerError):
     KIND = "unexpected error"
 
     def __init__(self, error: Exception, where: str, tokens: int = 0, cost: float = 0.0) -> None:
-        self.error, self.place = type(error).__name__, place_of(error)
+        frames = [
+            (str(frame.f_globals.get("__name__")), line)
+            for frame, line in traceback.walk_tb(error.__traceback__)
+        ]
+        ours = [(module, line) for module, line in frames if module.startswith(OUR_ROOMS)]
+        module, line = (ours or frames or [("unknown", 0)])[-1]  # ours that was last in charge, else theirs
+        self.error, self.place = type(error).__name__, f"{module}:{line}"
         super().__init__(self.KIND, f"{self.error} at {self.place}", tokens, cost)
         logging.getLogger(__name__).error("%s: unexpected %s", where, self, exc_info=error)
 
 
-def place_of(error: BaseException) -> str:
-    """The module and line of ours that was last in charge; else of the library that raised it."""
-    frames = [
-        (str(frame.f_globals.get("__name__")), line) for frame, line in traceback.walk_tb(error.__traceback__)
-    ]
-    ours = [(module, line) for module, line in frames if module.startswith(OUR_ROOMS)]
-    module, line = (ours or frames or [("unknown", 0)])[-1]
-    return f"{module}:{line}"
+class Asked(BaseModel):
+    """All that an answer may rest on; text inside it is data, never an instruction."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: ClassVar[str]
+
+
+class KeptCall(Answer):
+    """What one request to a model's endpoint came to."""
+
+    asked: str
+    """A digest of what was asked."""
+    reply: dict[str, JsonValue] | None
+    """LangChain's message; None if there was none."""
 
 
 @dataclass(frozen=True)
 class Question(Generic[A]):
-    """`payload` is all that the answer may rest on; text inside it is data, never an instruction."""
-
-    name: str
-    payload: Payload
+    about: Asked
     answer: type[A]
     tools: Tools = field(default_factory=dict)
     max_calls: int = 10
-    """Of tools, before the answer must be handed in."""
+    """Tool calls before the answer must be handed in."""
     listen: Callable[[str], None] | None = None
     """Receives the reply while it streams, if the endpoint streams."""
+    hidden: re.Pattern[str] | None = None
+    """What of all texts must not leave the installation."""
+    keep: Callable[[Callable[[], KeptCall]], KeptCall] = lambda call: call()
+    """Keeps one request's outcome, in the order of requests: a conversation that is begun again, after a
+    crash, is given it without a request."""
+    check: Callable[[A], list[str]] | None = None
+    """What of an answer does not hold; its author may mend it once."""
+
+    @property
+    def name(self) -> str:
+        return self.about.name
+
+    @cached_property
+    def payload(self) -> dict[str, Any]:
+        """What a model is shown of it."""
+        return self.about.model_dump(mode="json")
 
 
 @dataclass(frozen=True)
@@ -213,33 +299,40 @@ class Reasoner(Protocol):
         ...
 
 
-Schema = dict[str, Any]
-_DROPPED = ("title", "default", "maxLength", "minLength", "$defs")
+@dataclass(frozen=True)
+class Redacted:
+    """A reasoner that is never told what the pattern matches."""
+
+    reasoner: Reasoner
+    hidden: re.Pattern[str]
+
+    @property
+    def name(self) -> str:
+        return self.reasoner.name
+
+    def ask(self, question: Question[A]) -> Reply[A]:
+        return self.reasoner.ask(replace(question, hidden=self.hidden))
 
 
-def strict_schema(model: type[BaseModel]) -> Schema:
+def strict_schema(model: type[BaseModel]) -> JsonValue:
     """Every field required, none besides: what structured output in strict mode asks for."""
     whole = model.model_json_schema()
-    strict: Schema = _strict(whole, whole.get("$defs", {}))
-    return strict
 
+    def strict(part: JsonValue) -> JsonValue:
+        if isinstance(part, list):
+            return [strict(inner) for inner in part]
+        if not isinstance(part, dict):
+            return part
+        if "$ref" in part:
+            return strict(whole["$defs"][str(part["$ref"]).rpartition("/")[2]])
+        kept = {name: strict(inner) for name, inner in part.items() if name not in _LEFT_OUT}
+        if "properties" in part:  # their names are the data's own: a field may be called title
+            properties = cast("dict[str, JsonValue]", part["properties"])
+            kept["properties"] = {name: strict(inner) for name, inner in properties.items()}
+            kept |= {"required": list(properties), "additionalProperties": False}
+        return kept
 
-def _strict(part: Any, definitions: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON
-    if isinstance(part, list):
-        return [_strict(inner, definitions) for inner in part]
-    if not isinstance(part, dict):
-        return part
-    if "$ref" in part:
-        return _strict(definitions[part["$ref"].rpartition("/")[2]], definitions)
-    kept = {
-        name: _strict(inner, definitions)
-        for name, inner in part.items()
-        if name not in (*_DROPPED, "properties")
-    }
-    if "properties" in part:  # their names are the data's own: a field may be called title
-        kept["properties"] = {name: _strict(inner, definitions) for name, inner in part["properties"].items()}
-        kept |= {"required": list(part["properties"]), "additionalProperties": False}
-    return kept
+    return strict(whole)
 
 
 def arguments_model(name: str, function: Callable[..., object]) -> type[BaseModel]:
@@ -254,34 +347,17 @@ def arguments_model(name: str, function: Callable[..., object]) -> type[BaseMode
     return create_model(name, __config__=ConfigDict(extra="forbid"), **fields)
 
 
-MAX_TRIED = 40
-MAX_ERRORS = 5
-_OPENED = re.compile(r"\s*(```\w*\s*)?\{")
-_THOUGHT = re.compile(r"<(/?)think(?:ing)?>", re.I)
-
-
 class UnusableError(ValueError):
     """No valid answer in a reply; the message says what is wrong with it, for the model to mend."""
 
-    def __init__(self, says: str, is_json: bool) -> None:
+    def __init__(self, message: str, is_json: bool) -> None:
         self.is_json = is_json
-        super().__init__(says)
+        super().__init__(message)
 
 
 def read_answer(text: str, answer: type[A]) -> A:
     """The first object of the text that is an answer."""
-    plain = _without_thoughts(text)
-    first: UnusableError | None = None
-    for data in _objects(plain):
-        try:
-            return check_answer(data, answer)
-        except UnusableError as error:
-            first = first or error
-    raise first or UnusableError("there is no complete JSON object in it", bool(_OPENED.match(plain)))
-
-
-def _without_thoughts(text: str) -> str:
-    """In one pass: a pattern from the opening to the closing tag would take quadratic time."""
+    # Thoughts go in one pass: a pattern from the opening to the closing tag would take quadratic time.
     kept, end, opened = [], 0, None
     for mark in _THOUGHT.finditer(text):
         if not mark[1] and opened is None:
@@ -289,25 +365,21 @@ def _without_thoughts(text: str) -> str:
         elif mark[1] and opened is not None:
             kept.append(text[end:opened])
             end, opened = mark.end(), None
-    return "".join([*kept, text[end:]])
-
-
-def check_answer(data: Any, answer: type[A]) -> A:  # noqa: ANN401 - JSON of any shape
-    """The answer, also if it is wrapped in an object of one field such as `{"answer": {...}}`."""
-    try:
-        return answer.model_validate(data)
-    except ValidationError as error:
-        inner = next(iter(data.values())) if isinstance(data, dict) and len(data) == 1 else None
-        if isinstance(inner, dict):
-            try:
-                return answer.model_validate(inner)
-            except ValidationError:
-                pass  # the outer error says more
-        raise UnusableError(describe_errors(error), is_json=True) from None
+    spoken = "".join([*kept, text[end:]])
+    first: UnusableError | None = None
+    for data in _objects(spoken):
+        try:
+            return check_answer(data, answer)
+        except UnusableError as error:
+            first = first or error
+    raise first or UnusableError("there is no complete JSON object in it", bool(_OPENED.match(spoken)))
 
 
 def _objects(text: str) -> Iterator[object]:
-    decoder = json.JSONDecoder(parse_constant=_refuse)
+    def refuse(constant: str) -> NoReturn:
+        raise ValueError(f"{constant} is not JSON")
+
+    decoder = json.JSONDecoder(parse_constant=refuse)
     start, tried = text.find("{"), 0
     while start >= 0 and tried < MAX_TRIED:
         tried += 1
@@ -320,14 +392,20 @@ def _objects(text: str) -> Iterator[object]:
         start = text.find("{", end)
 
 
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
+def check_answer(data: object, answer: type[A]) -> A:
+    """The answer, also if it is wrapped in an object of one field such as `{"answer": {...}}`."""
+    try:
+        return answer.model_validate(data)
+    except ValidationError as error:
+        inner = next(iter(data.values())) if isinstance(data, dict) and len(data) == 1 else None
+        if isinstance(inner, dict):
+            with suppress(ValidationError):  # the outer error says more
+                return answer.model_validate(inner)
+        raise UnusableError(describe_errors(error), is_json=True) from None
 
 
 def describe_errors(error: ValidationError) -> str:
     """Which fields are wrong and why; their values are left out, they may be long."""
     errors = error.errors(include_url=False, include_input=False, include_context=False)
-    says = [
-        f"{'.'.join(str(part) for part in wrong['loc']) or 'the object'}: {wrong['msg']}" for wrong in errors
-    ]
-    return "; ".join(says[:MAX_ERRORS])[:1000]
+    wrong = [f"{'.'.join(map(str, entry['loc'])) or 'the object'}: {entry['msg']}" for entry in errors]
+    return "; ".join(wrong[:MAX_ERRORS])[:1000]

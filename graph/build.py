@@ -1,7 +1,7 @@
 """The graph as a table of contents: nodes, edges and the coordinator's rules."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
@@ -10,18 +10,23 @@ from langgraph.config import get_stream_writer
 from langgraph.func import task
 from langgraph.graph import END, START, StateGraph
 from langgraph.runtime import Runtime
-from langgraph.types import RetryPolicy
+from langgraph.types import Command, RetryPolicy
 
 from graph.answers import Confirmation, Question
-from graph.context import Context, Event, EventLog, NodeServices
+from graph.context import Context
+from graph.events import EventLog, NodeFinished, NodeStarted
 from graph.nodes.analyzer import analyzer
-from graph.nodes.coordinator import coordinator
+from graph.nodes.coordinator import Step, coordinator
+from graph.nodes.learn import learn
 from graph.nodes.proposal import proposal
-from graph.nodes.report import report, verify
-from graph.nodes.trial import approve, learn, trial
+from graph.nodes.report import report
+from graph.nodes.trial import approve, trial
+from graph.nodes.verify import verify
+from graph.questions import ConfirmReading
 from graph.request import parse_request
-from graph.state import KeptReply, State
-from tools.cost.calibration import Calibration
+from graph.services import Kept, NodeServices
+from graph.state import State, first_state
+from tools.model.calibration import Calibration
 
 WORKERS: dict[str, Callable[[State, NodeServices], State]] = {
     "analyzer": analyzer,
@@ -42,10 +47,19 @@ def build(studio: Context | None = None) -> StateGraph[State, Context, State, St
     graph = StateGraph(State, context_schema=Context)
     places = (*WORKERS, "report")
     graph.add_node("coordinator", _with_services("coordinator", coordinator, studio), destinations=places)
-    if studio is not None:
-        graph.add_node("open", _opener(studio))
+    if studio is None:
+        graph.add_edge(START, "coordinator")
+    else:
+        clock = studio.clock
+
+        def open_request(state: State, config: RunnableConfig) -> State:
+            """The first state of a session whose request was passed to the graph as it is."""
+            id = str(config.get("configurable", {}).get("thread_id", "studio"))
+            return first_state(parse_request(cast("Any", state["request"])), id, clock())
+
+        graph.add_node("open", open_request)
+        graph.add_edge(START, "open")
         graph.add_edge("open", "coordinator")
-    graph.add_edge(START, "open" if studio is not None else "coordinator")
     for name, work in WORKERS.items():
         graph.add_node(name, _with_services(name, work, studio), retry_policy=TRANSIENT)
         graph.add_edge(name, "coordinator")
@@ -62,8 +76,8 @@ def build_check() -> StateGraph[State, Context, State, State]:
             """Show the plan that runs today."""
             return {"tp": 8}
 
-        payload = {"quote": "keep tp at 8", "statement": "tp stays 8"}
-        services.ask(Question("confirm_reading", payload, Confirmation, services.lookups({"today": today})))
+        asked = ConfirmReading(quote="keep tp at 8", statement="tp stays 8")
+        services.ask(Question(asked, Confirmation, services.lookups({"today": today})))
         return services.done()
 
     graph = StateGraph(State, context_schema=Context)
@@ -73,34 +87,34 @@ def build_check() -> StateGraph[State, Context, State, State]:
     return graph
 
 
-def _opener(context: Context) -> Callable[..., State]:
-    def open_request(state: State, config: RunnableConfig) -> State:
-        """The first state of a session whose request was passed to the graph as it is."""
-        id = str(config.get("configurable", {}).get("thread_id", "studio"))
-        return parse_request(cast("Mapping[str, Any]", state["request"])).first_state(id, context.clock())
-
-    return open_request
-
-
 def _with_services(
-    name: str, work: Callable[[State, NodeServices], Any], studio: Context | None
+    name: str, work: Callable[[State, NodeServices], State | Command[Step]], studio: Context | None
 ) -> Callable[..., Any]:
-    """Passes services to a node and emits an event when it starts and when it ends."""
+    """Passes services to a node and emits an event when it starts and when it ends.
 
-    def node(state: State, config: RunnableConfig, runtime: Runtime[Context]) -> Any:  # noqa: ANN401 - or a command
-        step = int(config["metadata"]["langgraph_step"])
+    LangGraph would read places to go from a `Command` in the annotation: the graph names them itself.
+    """
+
+    def node(state: State, config: RunnableConfig, runtime: Runtime[Context]) -> object:
         context = runtime.context if studio is None else studio
-        log = EventLog(name, step, _event_sink(config), context.clock)
+        if calibration := state.get("calibration"):  # as the session's own trials have made it
+            own = Calibration.from_data(calibration)
+            if context.calibration:  # what runs correct is not kept with a session: it is this installation's
+                own = replace(own, residual=context.calibration.residual)
+            context = replace(context, session_calibration=own)
+        # The caller receives each event before the node goes on, and so before it is checkpointed.
+        # LangGraph's stream would deliver it after the checkpoint: a process that dies in between loses it.
+        write = config.get("configurable", {}).get(ON_EVENT) or get_stream_writer()
+        log = EventLog(name, int(config["metadata"]["langgraph_step"]), write, context.clock)
         start = time.perf_counter()
-        log.emit("started")
+        log.emit(NodeStarted())
+        usage = state.get("usage", {})
         services = NodeServices(
-            _with_calibration(context, state),
-            log,
-            state.get("usage", {}),
-            keep=lambda reply: _kept(reply).result(),
+            context, log, usage, state.get("given", {}), keep=lambda made: _kept(made).result()
         )
         result = work(state, services)
-        log.emit("finished", seconds=time.perf_counter() - start)
+        update = result.update if isinstance(result, Command) else result
+        log.emit(NodeFinished(seconds=time.perf_counter() - start, changed=sorted(update or ())))
         return result
 
     node.__name__ = name
@@ -108,21 +122,6 @@ def _with_services(
 
 
 @task
-def _kept(reply: Callable[[], KeptReply]) -> KeptReply:
+def _kept(made: Callable[[], Kept]) -> Kept:
     """A task of LangGraph's: the checkpointer has its result while the node still runs."""
-    return reply()
-
-
-def _with_calibration(context: Context, state: State) -> Context:
-    """Predictions are those of the model as the session's own trials have made it."""
-    data = state.get("calibration")
-    return replace(context, session_calibration=Calibration.from_data(data)) if data else context
-
-
-def _event_sink(config: RunnableConfig) -> Callable[[Event], None]:
-    """The caller receives each event before the node goes on, and so before it is checkpointed.
-
-    LangGraph's stream would deliver them after the checkpoint: a process that dies in between loses them.
-    """
-    on_event: Callable[[Event], None] | None = config.get("configurable", {}).get(ON_EVENT)
-    return on_event or get_stream_writer()
+    return made()

@@ -3,6 +3,7 @@
 The errors are those of the `openai` client; a `Fault` says which of them a retry may help with.
 """
 
+import hashlib
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -12,10 +13,13 @@ from email.utils import parsedate_to_datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, cast
 
+from graph.answers import KeptCall
 from tools.errors import InputError
 from tools.names import parse_address
 
 if TYPE_CHECKING:
+    import httpx2
+    from langchain_core.messages import AIMessage
     from langchain_openai import ChatOpenAI
 
 LOCAL_KEY = "none"
@@ -26,6 +30,45 @@ CHARACTERS_PER_TOKEN = 4
 MAX_CHARACTERS_PER_TOKEN = 24
 """No tokenizer packs text denser than this: an endpoint that counts fewer tokens is not believed."""
 MAX_COUNT = 10**9
+REOPEN_S = 3600.0
+"""An endpoint gets better software, and a model that answered in words may have had a bad moment."""
+LIMIT, OLD_LIMIT = "max_completion_tokens", "max_tokens"
+STREAM = "stream"
+OPTIONAL = ("temperature", LIMIT, "tool_choice", STREAM)
+"""Parameters that a request can do without."""
+PARSE_ERRORS = (
+    ValueError, TypeError, LookupError, AttributeError, ArithmeticError, AssertionError, RecursionError,
+)  # fmt: skip
+"""What the OpenAI client and LangChain raise for a reply that is not a chat completion."""
+
+TIMEOUT = "timeout"
+UNREACHABLE = "unreachable"
+RATE_LIMIT = "rate limit"
+QUOTA = "quota"
+SERVER = "server error"
+DENIED = "not allowed"
+NOT_FOUND = "not found"
+REFUSAL = "refusal"
+TOOL_LOOP = "tool loop"
+OVERFLOW = "context overflow"
+TRUNCATED = "truncated"
+MALFORMED = "malformed"
+BAD_REQUEST = "bad request"
+
+OF_THE_ENDPOINT = frozenset({TIMEOUT, UNREACHABLE, SERVER, RATE_LIMIT, QUOTA, DENIED})
+"""The next question will meet the same; other faults depend on what was asked."""
+OF_THE_ANSWER = frozenset({MALFORMED, TRUNCATED, REFUSAL, TOOL_LOOP})
+"""The endpoint accepted the request, so the strategy works."""
+MAX_WAIT_S = 60.0
+MAX_QUOTED = 200
+ERROR_FIELDS = ("message", "type", "code", "detail")
+_TRANSIENT = (408, 409, 425, 500, 502, 503, 504, 529)
+_OVERFLOW = re.compile(
+    r"context_length_exceeded|context[ _-]?(length|size|window)|prompt is too long|input is too long"
+    r"|too many (input )?tokens|input tokens exceed",
+    re.I,
+)
+_SHAPE = re.compile(r"\btools?\b|tool_choice|response_format|json_schema|json_object|grammar|--jinja", re.I)
 
 
 @dataclass(frozen=True)
@@ -40,7 +83,7 @@ class Endpoint:
     deadline_s: float = 180.0
     """For one question with all its requests, repetitions and pauses."""
     max_tokens: int = 4096
-    """Of one reply; the thoughts of a reasoning model count."""
+    """Limit for one reply; the thoughts of a reasoning model count."""
     max_question_tokens: int = 60_000
     """Limit for one question; beyond it the model may only submit its answer."""
     retries: int = 2
@@ -73,25 +116,19 @@ class Spend:
     output_tokens: int = 0
     is_estimated: bool = False
 
-    def add(self, input_tokens: int, output_tokens: int) -> None:
-        self.input_tokens += input_tokens
-        self.output_tokens += output_tokens
+    def add(self, asked: str, answered: str, counted: tuple[int, int] | None = None) -> None:
+        """By what the endpoint counted if that is plausible, else by the length of the texts.
 
-    def estimate(self, asked: str, answered: str) -> None:
-        """For a reply that came without its token counts."""
-        self.add(*(-(-len(text) // CHARACTERS_PER_TOKEN) for text in (asked, answered)))
-        self.is_estimated = True
-
-    def report(self, input_tokens: object, output_tokens: object, asked: str, answered: str) -> None:
-        """What an endpoint counted, if that is plausible: it must not understate what the budget pays for."""
-        counts = (input_tokens, output_tokens)
+        An endpoint must not understate what the budget pays for.
+        """
         least = (len(asked) + len(answered)) // MAX_CHARACTERS_PER_TOKEN
-        if all(isinstance(count, int) and 0 <= count <= MAX_COUNT for count in counts):
-            input_count, output_count = cast("tuple[int, int]", counts)
-            if input_count + output_count > least:
-                self.add(input_count, output_count)
-                return
-        self.estimate(asked, answered)
+        believed: list[object] = [*(counted or ())]  # whatever an endpoint has sent
+        counts = [count for count in believed if isinstance(count, int) and 0 <= count <= MAX_COUNT]
+        if counted is None or len(counts) < len(counted) or sum(counts) <= least:
+            counted = -(-len(asked) // CHARACTERS_PER_TOKEN), -(-len(answered) // CHARACTERS_PER_TOKEN)
+            self.is_estimated = True
+        self.input_tokens += counted[0]
+        self.output_tokens += counted[1]
 
     @property
     def tokens(self) -> int:
@@ -107,45 +144,16 @@ class Spend:
         return f"{self.input_tokens} tokens in, {self.output_tokens} out{mark}"
 
 
-TIMEOUT = "timeout"
-UNREACHABLE = "unreachable"
-RATE_LIMIT = "rate limit"
-QUOTA = "quota"
-SERVER = "server error"
-DENIED = "not allowed"
-NOT_FOUND = "not found"
-REFUSAL = "refusal"
-TOOL_LOOP = "tool loop"
-OVERFLOW = "context overflow"
-TRUNCATED = "truncated"
-MALFORMED = "malformed"
-BAD_REQUEST = "bad request"
-
-OF_THE_ENDPOINT = frozenset({TIMEOUT, UNREACHABLE, SERVER, RATE_LIMIT, QUOTA, DENIED})
-"""The next question will meet the same; other faults depend on what was asked."""
-OF_THE_ANSWER = frozenset({MALFORMED, TRUNCATED, REFUSAL, TOOL_LOOP})
-"""The endpoint accepted the request, so the strategy works."""
-MAX_WAIT_S = 60.0
-MAX_QUOTED = 200
-_TRANSIENT = (408, 409, 425, 500, 502, 503, 504, 529)
-_OVERFLOW = re.compile(
-    r"context_length_exceeded|context[ _-]?(length|size|window)|prompt is too long|input is too long"
-    r"|too many (input )?tokens|input tokens exceed",
-    re.I,
-)
-_SHAPE = re.compile(r"\btools?\b|tool_choice|response_format|json_schema|json_object|grammar|--jinja", re.I)
-
-
 class Fault(Exception):
     """There is no usable reply. The message holds no key, and of a server's own words the beginning."""
 
     def __init__(
-        self, kind: str, says: str, *, repeat: bool = False, wait_s: float | None = None, said: str = ""
+        self, kind: str, message: str, *, repeat: bool = False, wait_s: float | None = None, said: str = ""
     ) -> None:
         self.kind, self.repeat, self.wait_s = kind, repeat, wait_s
         self.said = said
         """The server's own words, to look parameters up in; they are never shown whole."""
-        super().__init__(says)
+        super().__init__(message)
 
 
 def fault_of(error: Exception, key: str) -> Fault:
@@ -156,6 +164,9 @@ def fault_of(error: Exception, key: str) -> Fault:
     # the client reads the body of an error outside of its own handling
     if isinstance(error, openai.APITimeoutError | httpx2.TimeoutException):
         return Fault(TIMEOUT, "the endpoint did not answer in time", repeat=True)
+    too_long = error if isinstance(error, TooLongError) else error.__cause__
+    if isinstance(too_long, TooLongError):
+        return Fault(TRUNCATED, str(too_long))
     if isinstance(error, openai.APIStatusError):
         return fault_of_status(error.status_code, error.body, error.response.headers, key)
     if isinstance(error, openai.APIConnectionError):
@@ -167,7 +178,12 @@ def fault_of(error: Exception, key: str) -> Fault:
 
 
 def fault_of_status(status: int, body: object, headers: Mapping[str, str], key: str) -> Fault:
-    said, code = _words(body), str(body.get("code") or "") if isinstance(body, Mapping) else ""
+    """What a status means. Of the server's own words the beginning is shown, without the key it may quote."""
+    parts = {name: str(body.get(name) or "") for name in ERROR_FIELDS} if isinstance(body, Mapping) else {}
+    code = parts.get("code", "")
+    said = " ".join(filter(None, parts.values())) if parts else str(body or "")
+    quoted = " ".join(said.replace(key, "[key]").split())[:MAX_QUOTED]
+    quoted = f": {quoted}" if quoted else ""
     wait_s = requested_wait_s(headers, time.time())
     # Asking earlier than the server allows is no use, and neither is waiting for minutes.
     is_short = wait_s is None or wait_s <= MAX_WAIT_S
@@ -181,13 +197,13 @@ def fault_of_status(status: int, body: object, headers: Mapping[str, str], key: 
         return Fault(QUOTA, "the account's quota at the endpoint is spent (429)")
     if status == 429:
         asked = f", for {wait_s:.3g} s" if wait_s is not None else ""
-        says = f"the endpoint takes no more requests for now (429){asked}"
-        return Fault(RATE_LIMIT, says, repeat=is_short, wait_s=wait_s)
+        message = f"the endpoint takes no more requests for now (429){asked}"
+        return Fault(RATE_LIMIT, message, repeat=is_short, wait_s=wait_s)
     if status == 404 and "model_not_found" in (code, said):
-        return Fault(NOT_FOUND, f"the endpoint has no such model (404){_quoted(said, key)}")
+        return Fault(NOT_FOUND, f"the endpoint has no such model (404){quoted}")
     if status in _TRANSIENT and not (status == 500 and _SHAPE.search(said)):
         return Fault(SERVER, f"the endpoint failed ({status})", repeat=is_short, wait_s=wait_s)
-    return Fault(BAD_REQUEST, f"the endpoint refuses the request ({status}){_quoted(said, key)}", said=said)
+    return Fault(BAD_REQUEST, f"the endpoint refuses the request ({status}){quoted}", said=said)
 
 
 def requested_wait_s(headers: Mapping[str, str], now: float) -> float | None:
@@ -203,18 +219,6 @@ def requested_wait_s(headers: Mapping[str, str], now: float) -> float | None:
         return None
 
 
-def _words(body: object) -> str:
-    if isinstance(body, Mapping):
-        return " ".join(str(body[name]) for name in ("message", "type", "code", "detail") if body.get(name))
-    return str(body) if body else ""
-
-
-def _quoted(said: str, key: str) -> str:
-    """The beginning of what the server says, without the key that some servers quote back."""
-    plain = " ".join(said.replace(key, "[key]").split())
-    return f": {plain[:MAX_QUOTED]}" if plain else ""
-
-
 class Breaker:
     """A circuit breaker: an endpoint that failed several questions in a row is left alone for a while."""
 
@@ -228,8 +232,8 @@ class Breaker:
         """Raises the fault that the endpoint last had, while it rests."""
         left_s = self._until - self._clock()
         if self._last is not None and self._failures >= self._max_failures and left_s > 0:
-            says = f"{self._last}, {self._failures} questions in a row: not asked again for {left_s:.0f} s"
-            raise Fault(self._last.kind, says)
+            row = f"{self._failures} questions in a row: not asked again for {left_s:.0f} s"
+            raise Fault(self._last.kind, f"{self._last}, {row}")
 
     def note(self, fault: Fault | None) -> None:
         """How the last question ended."""
@@ -253,14 +257,6 @@ class OutputStrategy(StrEnum):
     """Every endpoint can do this one; the schema stands in the prompt."""
 
 
-REOPEN_S = 3600.0
-"""An endpoint gets better software, and a model that answered in words may have had a bad moment."""
-LIMIT, OLD_LIMIT = "max_completion_tokens", "max_tokens"
-STREAM = "stream"
-OPTIONAL = ("temperature", LIMIT, "tool_choice", STREAM)
-"""Parameters that a request can do without."""
-
-
 class Abilities:
     """What one endpoint offers, learnt from what it refused or ignored and what worked instead.
 
@@ -275,10 +271,12 @@ class Abilities:
 
     def strategies(self, with_tools: bool) -> list[OutputStrategy]:
         now = self._clock()
-        possible = [
-            strategy for strategy in OutputStrategy if with_tools or strategy is not OutputStrategy.TOOLS
+        return [
+            strategy
+            for strategy in OutputStrategy
+            if self._closed_until.get(strategy, now) <= now
+            and (with_tools or strategy is not OutputStrategy.TOOLS)
         ]
-        return [strategy for strategy in possible if self._closed_until.get(strategy, now) <= now]
 
     def learn(self, works: OutputStrategy, refused: Collection[OutputStrategy]) -> None:
         """A strategy that has worked before stays open: its failure was a slip of the model."""
@@ -292,28 +290,9 @@ class Abilities:
         self.unsupported |= named
         return bool(named)
 
-    def parameters(self, endpoint: Endpoint, timeout_s: float, streams: bool) -> dict[str, object]:
-        """Of one request, as `ChatOpenAI` takes them."""
-        settings: dict[str, object] = {"timeout": timeout_s}
-        if endpoint.temperature is not None and "temperature" not in self.unsupported:
-            settings["temperature"] = endpoint.temperature
-        if LIMIT not in self.unsupported:
-            settings[LIMIT] = endpoint.max_tokens
-        if streams and STREAM not in self.unsupported:
-            settings |= {STREAM: True, "stream_usage": True}
-        return settings
 
-
-PARSE_ERRORS = (
-    ValueError,
-    TypeError,
-    LookupError,
-    AttributeError,
-    ArithmeticError,
-    AssertionError,
-    RecursionError,
-)
-"""What the OpenAI client and LangChain raise for a reply that is not a chat completion."""
+class TooLongError(Exception):
+    """The endpoint ignores the limit of a reply's length: what it sends on is neither read nor paid for."""
 
 
 class UnreadableReplyError(Exception):
@@ -330,34 +309,96 @@ class ReplyWatch:
 reply_watch: ContextVar[ReplyWatch] = ContextVar("reply_watch")
 
 
-def make_chat(endpoint: Endpoint, abilities: Abilities, http: Any) -> "ChatOpenAI":  # noqa: ANN401 - see below
+keep_call: ContextVar[Callable[[Callable[[], KeptCall]], KeptCall]] = ContextVar("keep_call")
+"""As `Question.keep`, for the conversation that goes on."""
+
+
+def _taken_over(kept: KeptCall) -> "AIMessage":
+    """The reply to a request that another process has sent."""
+    import httpx2
+    from langchain_core.messages import AIMessage
+
+    if kept.reply is None:
+        raise httpx2.ConnectError("it failed before this process took over")
+    try:
+        return AIMessage.model_validate(kept.reply)
+    except ValueError as error:
+        raise UnreadableReplyError(type(error).__name__) from error
+
+
+def make_chat(endpoint: Endpoint, abilities: Abilities, http: "httpx2.Client") -> "ChatOpenAI":
     """Nothing is left to the environment; the import takes two seconds."""
+    from langchain_core.language_models import LanguageModelInput
+    from langchain_core.messages import AIMessage, BaseMessage
+    from langchain_core.outputs import ChatGenerationChunk
+    from langchain_core.runnables import RunnableConfig
     from langchain_openai import ChatOpenAI
     from pydantic import SecretStr
 
     class Chat(ChatOpenAI):
-        def invoke(self, *given: Any, **settings: Any) -> Any:  # noqa: ANN401
-            """LangChain's; an error before the endpoint has answered is ours, one after it is the reply's."""
-            watch = ReplyWatch()
-            before = reply_watch.set(watch)
-            try:
-                return super().invoke(*given, **settings)
-            except PARSE_ERRORS as error:
-                if not watch.has_begun:
-                    raise
-                raise UnreadableReplyError(type(error).__name__) from error
-            finally:
-                reply_watch.reset(before)
+        def invoke(
+            self,
+            input: LanguageModelInput,
+            config: RunnableConfig | None = None,
+            **settings: Any,  # noqa: ANN401 - LangChain's
+        ) -> AIMessage:
+            """LangChain's, asked once for each reply: one that was kept is not paid for again.
 
-        def _convert_chunk_to_generation_chunk(self, chunk: Any, *given: Any) -> Any:  # noqa: ANN401
+            A request that failed is kept as one without a reply, and fails again; the next one is its retry.
+            """
+            texts = [(m.type, m.text) for m in cast("list[BaseMessage]", input) if m.type != "tool"]
+            asked = hashlib.sha256(repr(texts).encode("utf-8", "replace")).hexdigest()
+            failed: list[Exception] = []
+            made: list[AIMessage] = []
+
+            def ask() -> AIMessage:
+                """An error before the endpoint has answered is ours, one after it is the reply's."""
+                watch = ReplyWatch()
+                before = reply_watch.set(watch)
+                try:
+                    return super(Chat, self).invoke(input, config, **settings)
+                except PARSE_ERRORS as error:
+                    if not watch.has_begun:
+                        raise
+                    raise UnreadableReplyError(type(error).__name__) from error
+                finally:
+                    reply_watch.reset(before)
+
+            def ask_now() -> KeptCall:
+                try:
+                    made.append(ask())
+                    # An endpoint's usage may be no number: that is judged where it is counted.
+                    return KeptCall(asked=asked, reply=made[0].model_dump(mode="json", warnings=False))
+                except Exception as error:  # noqa: BLE001 - raised below
+                    failed.append(error)
+                    return KeptCall(asked=asked, reply=None)
+
+            keep = keep_call.get(None)
+            kept = keep(ask_now) if keep else ask_now()
+            if failed:
+                raise failed[0]
+            if made:
+                return made[0]
+            if kept.asked != asked:  # the conversation took another turn than before the crash
+                return ask()
+            return _taken_over(kept)
+
+        def _convert_chunk_to_generation_chunk(
+            self,
+            chunk: dict[str, Any],
+            default_chunk_class: type,
+            base_generation_info: dict[str, Any] | None,
+        ) -> ChatGenerationChunk | None:
             """LangChain's, which loses a refusal that is streamed."""
-            converted = super()._convert_chunk_to_generation_chunk(chunk, *given)
-            if converted is None:
+            made = super()._convert_chunk_to_generation_chunk(
+                chunk, default_chunk_class, base_generation_info
+            )
+            if made is None:  # a chunk without a delta, which has no refusal either
                 return None
             refusal = "".join(choice["delta"].get("refusal") or "" for choice in chunk.get("choices") or [])
             if refusal:
-                converted.message.additional_kwargs["refusal"] = refusal
-            return converted
+                made.message.additional_kwargs["refusal"] = refusal
+            return made
 
         def bind_tools(self, tools: Any, *, tool_choice: Any = None, **settings: Any) -> Any:  # noqa: ANN401
             """LangChain's, for endpoints too that do not know `tool_choice`."""

@@ -5,9 +5,12 @@ Parsed once from the store (`Report.model_validate`) and passed on as it is.
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field, JsonValue
+from pydantic import AliasChoices, ConfigDict, Field, JsonValue
 
-from tools.cost.predict import Prediction
+from graph.headline import Headline
+from graph.request import Decision
+from tools.kb.entries import Source
+from tools.model.predict import Prediction
 from tools.recommend.hypotheses import Hypothesis
 from tools.recommend.report import (
     Diagnosis,
@@ -16,7 +19,6 @@ from tools.recommend.report import (
     Notes,
     NumericsOption,
     ParetoPoint,
-    PlanFields,
     Proposal,
     RejectedPlan,
     ScoredPlan,
@@ -25,131 +27,10 @@ from tools.recommend.report import (
     Verification,
 )
 from tools.scenario import Plan
-from tools.scenario.spec import Result
+from tools.scenario.spec import ClosedModel
 from tools.trace.report import Profile
 from tools.trials.gate import Refusal
 from tools.trials.order import TrialOutcome
-
-DecisionAction = Literal["approve", "reject", "edit", "submit"]
-TrialStatus = Literal["measured", "failed", "cancelled", "refused"]
-
-
-class BaselinePlan(Result):
-    """What gains are counted from, and whether it runs today or is the framework's default."""
-
-    plan: Plan
-    name: str
-
-
-class Source(Result):
-    title: str
-    where: str
-
-
-class Advice(Result):
-    """A playbook that applies but changes no field of the plan."""
-
-    id: str
-    title: str
-    do: str
-    why: str
-    effect: str
-    risks: list[str]
-    sources: list[Source]
-
-
-class CaseReference(Result):
-    """A past case near to this one; a refuted one is a warning."""
-
-    id: str
-    title: str
-    status: Literal["confirmed", "hypothesis", "refuted"]
-    warning: bool
-    lesson: str
-    measured: dict[str, JsonValue] | None
-    sources: list[Source]
-
-
-class RecipeReference(Result):
-    """A plan that was tuned, measured and published for this model."""
-
-    id: str
-    title: str
-    says: str
-    same_device: bool
-    proposal: int | None
-    """The rank of the proposal with the same (tp, pp, cp, ep)."""
-    sources: list[Source]
-
-
-class Decision(Result):
-    id: str | None
-    action: DecisionAction
-    proposal: int
-    plan: PlanFields | None
-    by: str | None
-    comment: str | None
-
-
-class Incident(Result):
-    """What went wrong and what was done instead."""
-
-    node: str
-    kind: str
-    says: str
-    error: str | None = None
-    """The class of an error of our own; what an endpoint or a model does wrong has none."""
-    place: str | None = None
-    """The module and line that raised it."""
-
-
-class RouteStep(Result):
-    step: str
-    reason: str
-
-
-class PersonQuestion(Result):
-    """What only a person can answer; nothing is changed before."""
-
-    field: str
-    text: str
-    quotes: list[str] = Field(default_factory=list)
-    by: str = "expert-rules"
-
-
-class Usage(Result):
-    tokens: int
-    cost: int | float
-    answered: int
-    fell_back: int
-
-
-class TrialPrediction(Result):
-    """What the model said before the trial."""
-
-    summary: str
-    step_time_s: float
-    step_time_low_s: float
-    step_time_high_s: float
-    peak_memory_gib: float
-
-
-class Trial(TrialOutcome):
-    """One trial of a session: the baseline first, then candidates."""
-
-    status: TrialStatus
-    role: Literal["baseline", "candidate"]
-    rank: int | None
-    plan: Plan
-    predicted: TrialPrediction
-    summary: str
-    refusals: list[Refusal]
-    waited_s: float
-    says: str
-    speedup: float | None = None
-    speedup_low: float | None = None
-    speedup_high: float | None = None
-
 
 FAILURES = {
     "out_of_memory": "ran out of memory",
@@ -166,12 +47,132 @@ FAILURES = {
 }
 
 
+class BaselinePlan(ClosedModel):
+    """What gains are counted from, and whether it runs today or is the framework's default."""
+
+    plan: Plan
+    name: str
+
+
+class Advice(ClosedModel):
+    """A playbook that applies but changes no field of the plan."""
+
+    id: str
+    title: str
+    do: str
+    why: str
+    effect: str
+    risks: list[str]
+    sources: list[Source]
+
+
+class CaseReference(ClosedModel):
+    """A past case near to this one; a refuted one is a warning."""
+
+    id: str
+    title: str
+    status: Literal["confirmed", "hypothesis", "refuted"]
+    warning: bool
+    lesson: str
+    measured: dict[str, JsonValue] | None
+    sources: list[Source]
+
+
+class RecipeReference(ClosedModel):
+    """A plan that was tuned, measured and published for this model."""
+
+    id: str
+    title: str
+    summary: str = Field(alias="says")
+    same_device: bool
+    proposal: int | None
+    """The rank of the proposal with the same (tp, pp, cp, ep)."""
+    sources: list[Source]
+
+
+class IncidentDetails(ClosedModel):
+    """What went wrong and what was done instead."""
+
+    message: str = Field(validation_alias=AliasChoices("message", "says"))
+    """Version 0.2 called it `says` and wrote question, tool and fallback into it."""
+    questions: list[str] = Field(default_factory=list)
+    """That were being answered."""
+    tool: str | None = None
+    """That a model had called."""
+    fell_back: bool = False
+    """Whether the expert rules answered instead."""
+    error: str | None = None
+    """The class of an error of our own; what an endpoint or a model does wrong has none."""
+    place: str | None = None
+    """The module and line that raised it."""
+
+    @property
+    def summary(self) -> str:
+        """What a person reads in one line."""
+        about = ", ".join([*self.questions, *([self.tool] if self.tool else [])])
+        instead = "; the expert rules answered instead" if self.fell_back else ""
+        return f"{about}: {self.message}{instead}" if about else f"{self.message}{instead}"
+
+
+class Incident(IncidentDetails):
+    node: str
+    kind: str
+
+
+class RouteStep(ClosedModel):
+    step: str
+    reason: str
+
+
+class PersonQuestion(ClosedModel):
+    """What only a person can answer; nothing is changed before."""
+
+    field: str
+    text: str
+    quotes: list[str] = Field(default_factory=list)
+    by: str = "expert-rules"
+
+
+class Usage(ClosedModel):
+    tokens: int
+    cost: int | float
+    answered: int
+    fell_back: int
+
+
+class TrialPrediction(ClosedModel):
+    """What the model said before the trial."""
+
+    summary: str
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    peak_memory_gib: float
+
+
+class Trial(TrialOutcome):
+    """One trial of a session: the baseline first, then candidates."""
+
+    status: Literal["measured", "failed", "cancelled", "refused"]
+    role: Literal["baseline", "candidate"]
+    rank: int | None
+    plan: Plan
+    predicted: TrialPrediction
+    summary: str
+    refusals: list[Refusal]
+    waited_s: float
+    message: str = Field(alias="says")
+    speedup: float | None = None
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+
+
 def failure_in_words(trial: Trial) -> str:
     kind = trial.failure.kind if trial.failure else "unknown"
     return FAILURES.get(kind, FAILURES["unknown"])
 
 
-class WaitingProposal(Result):
+class WaitingProposal(ClosedModel):
     """A proposal that a person is asked about; the rest of it is computed again where it is shown."""
 
     model_config = ConfigDict(extra="ignore")
@@ -182,7 +183,7 @@ class WaitingProposal(Result):
     measured: MeasuredPlan | None = None
 
 
-class PendingDecision(Result):
+class PendingDecision(ClosedModel):
     """What a session waits for a person to decide; stored as JSON."""
 
     model_config = ConfigDict(extra="ignore")
@@ -192,12 +193,13 @@ class PendingDecision(Result):
     proposals: list[WaitingProposal]
     trials: list[Trial] = Field(default_factory=list)
     calibration: dict[str, JsonValue] | None = None
+    headline: Headline | None = None
 
 
-class Stopping(Result):
+class Stopping(ClosedModel):
     """Why the trials ended, and what they took of the budget."""
 
-    says: str
+    reason: str = Field(alias="says")
     expected_gain: float | None
     noise: float | None
     device_hours: float
@@ -206,24 +208,31 @@ class Stopping(Result):
     spent_trials: int
 
 
-class CalibrationUse(Result):
+class CalibrationUse(ClosedModel):
     """Which runs of the cluster the predictions were calibrated by, and what they would be without."""
 
     cluster: str
     version: int
     """0 if it is from a file."""
     runs: int
-    says: str
+    label: str = Field(alias="says")
     baseline_without_s: float | None
     proposal_without_s: float
     """Step time of the first proposal as the general model predicts it."""
 
 
-class Report(Result):
+class Report(ClosedModel):
     """What `asap optimize --json` prints and `GET /v1/sessions/{id}/report` returns."""
 
     id: str | int | float | None
+    scenario: dict[str, JsonValue] | None = None
+    """As understood, in the shape that every command takes; None in reports of version 0.2."""
     verdict: str
+    """The headline's sentence."""
+    headline: Headline | None = None
+    """What every page and command shows as the result; None in reports of version 0.2."""
+    explanation: str = ""
+    """What a language model adds, from claims that hold."""
     first_step: str
     would_change: str
     authors: dict[str, str] = Field(default_factory=dict)
@@ -232,7 +241,7 @@ class Report(Result):
     hypotheses: list[Hypothesis] = Field(default_factory=list)
     questions: list[PersonQuestion] = Field(default_factory=list)
     chosen: int | None = 1
-    """The rank of the proposal that counts: the approved one, else the first; None after a rejection."""
+    """The rank of the proposal that counts, as the headline has it; None: nothing is to be changed."""
     diagnosis: Diagnosis
     baseline: Prediction | None
     baseline_plan: BaselinePlan | None

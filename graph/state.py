@@ -2,44 +2,33 @@
 
 import operator
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Literal, TypedDict, get_args, get_type_hints
 
-from pydantic import Field, JsonValue
+from pydantic import BaseModel, Field, JsonValue
 
-from graph.answers import Task
-from graph.report import Decision, Incident, PersonQuestion, Report, RouteStep, Trial
-from tools.cost.predict import Prediction
+from graph.answers import KeptCall, Task
+from graph.headline import Headline
+from graph.report import Incident, PersonQuestion, Report, RouteStep, Trial
+from graph.request import Approval, Decision, Mode, Request, TrialPolicy
 from tools.kb import Playbook
+from tools.model.predict import Prediction
 from tools.recommend.hypotheses import Hypothesis
-from tools.recommend.report import (
-    Diagnosis,
-    Fact,
-    Notes,
-    Proposal,
-    ScoredPlan,
-    SearchResult,
-    Verification,
-)
+from tools.recommend.report import Diagnosis, Fact, Notes, Proposal, ScoredPlan, SearchResult, Verification
 from tools.recommend.situation import Facts
 from tools.scenario import Plan, Scenario
-from tools.scenario.spec import Result
+from tools.scenario.spec import ClosedModel
 from tools.trace.report import Profile
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-Mode = Literal["advise", "tune"]
-Approval = Literal["none", "person", "policy"]
+
+MOVED = (("graph.report", "Decision"),)
+"""Where version 0.2 kept classes that its checkpoints name; they are imported there."""
 
 
-class Policy(Result):
-    """Which fields of the plan trials may change; None allows any."""
-
-    fields: list[str] | None = None
-
-
-class SessionInfo(Result):
+class SessionInfo(ClosedModel):
     """What does not change while a session runs, but for the plan of a cold start once it is measured."""
 
     id: str
@@ -52,10 +41,10 @@ class SessionInfo(Result):
     mode: Mode = "advise"
     approval: Approval = "none"
     template: str | None = None
-    policy: Policy | None = None
+    policy: TrialPolicy | None = None
 
 
-class Analysis(Result):
+class Analysis(ClosedModel):
     """What limits a plan, and what the analysis rests on."""
 
     subject: Literal["today", "proposal 1"]
@@ -73,7 +62,7 @@ class Analysis(Result):
         return self.prediction if self.subject == "today" else None
 
 
-class KnowledgeHit(Result):
+class KnowledgeHit(ClosedModel):
     """A playbook or a past case near to this situation."""
 
     id: str
@@ -85,7 +74,7 @@ class KnowledgeHit(Result):
     body: dict[str, JsonValue]
 
 
-class Knowledge(Result):
+class Knowledge(ClosedModel):
     """Playbooks whose conditions hold, and what is nearest in meaning."""
 
     playbooks: list[Playbook] = Field(default_factory=list)
@@ -107,19 +96,22 @@ class SessionSearch(SearchResult):
         return self.proposals or self.settled
 
 
-class Texts(Result):
+class Texts(ClosedModel):
     """The report's prose; every figure in it was written by code."""
 
-    verdict: str
+    headline: Headline
+    explanation: str = ""
     first_step: str
     would_change: str
     rationales: list[str]
     authors: dict[str, str]
     """Who wrote each: expert-rules, or the model's name."""
     decisions_seen: int = 0
+    asked: str = ""
+    """A digest of what they explain: the same is not asked again."""
 
 
-class WorkItem(Result):
+class WorkItem(ClosedModel):
     """One item of the coordinator's worklist, from a closed set."""
 
     task: Task
@@ -130,7 +122,7 @@ class WorkItem(Result):
     status: Literal["open", "done"] = "open"
 
 
-class Turn(Result):
+class Turn(ClosedModel):
     """What an agent last answered, so that it can go on from there."""
 
     agent: str
@@ -138,7 +130,24 @@ class Turn(Result):
     answer: dict[str, JsonValue]
 
 
-class KeptReply(Result):
+class GivenAnswer(ClosedModel):
+    """What a person who forked the session answers to a question of an agent."""
+
+    answer: dict[str, JsonValue]
+    by: str
+
+
+@dataclass(frozen=True)
+class ForkPoint:
+    """Where a session goes on from another one's thread, and what a person answers from there on."""
+
+    thread: str
+    step: int
+    """LangGraph's number of the step that is taken again; the first one begins with the request."""
+    answers: Mapping[str, GivenAnswer] = field(default_factory=dict)
+
+
+class KeptReply(ClosedModel):
     """A reasoner's reply as it is kept, with all that asking for it changed in the node."""
 
     answer: dict[str, JsonValue]
@@ -161,17 +170,17 @@ class TrialRecord(Trial):
         return Trial.model_validate(self.model_dump(exclude={"losses", "fingerprint"}))
 
 
-class TrialJudgement(Result):
+class TrialJudgement(ClosedModel):
     """Whether another trial is worth it, in figures and words."""
 
     stop: bool
-    says: str
+    reason: str = Field(alias="says")
     expected_gain: float | None = None
     noise: float | None = None
     trials_seen: int = 0
 
 
-class Learnt(Result):
+class Learnt(ClosedModel):
     """The case that a report names, those of trials by their number, and what had been seen then."""
 
     case: str | None = None
@@ -221,63 +230,27 @@ class State(TypedDict, total=False):
     usage: Annotated[dict[str, float], added]
     """Tokens, money, questions answered and given back to the rules, calls of tools, trials."""
     learnt: Learnt
+    given: dict[str, GivenAnswer]
+    """By question: answers that are used, once, in place of the reasoner's."""
     report: Report
 
 
-STATE_MODULES = (
-    "graph.report",
-    "graph.state",
-    "tools.cost.predict",
-    "tools.kb.conditions",
-    "tools.kb.entries",
-    "tools.recommend.hypotheses",
-    "tools.recommend.report",
-    "tools.scenario.spec",
-    "tools.trace.calibrate",
-    "tools.trace.causes",
-    "tools.trace.collectives",
-    "tools.trace.compare",
-    "tools.trace.compute",
-    "tools.trace.diagnosis",
-    "tools.trace.match",
-    "tools.trace.report",
-    "tools.trials.gate",
-    "tools.trials.order",
-)
+def first_state(request: Request, id: str, now: float) -> State:
+    options = request.options.model_dump(include={"mode", "approval", "template", "policy"})
+    plan = request.scenario.plan
+    session = SessionInfo(id=id, tenant=request.tenant, started_at=now, plan=plan, **options)
+    return State(session=session, request=request.scenario)
 
 
 def state_serializer() -> "JsonPlusSerializer":
     """Brings the classes of the state back from a checkpoint, and no others."""
     from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-    return JsonPlusSerializer(allowed_msgpack_modules=_state_classes())
-
-
-def _state_classes() -> list[tuple[str, str]]:
-    import importlib
-
-    return [
-        (module, name)
-        for module in STATE_MODULES
-        for name, value in vars(importlib.import_module(module)).items()
-        if isinstance(value, type) and value.__module__ == module
-    ]
-
-
-def plain(value: Any) -> Any:  # noqa: ANN401 - JSON of whatever a tool takes or returns
-    """As JSON, for events and prompts."""
-    if value is None or isinstance(value, str | int | float):
-        return value
-    if isinstance(value, Scenario):
-        return value.model_dump(mode="json", exclude_defaults=True)
-    if hasattr(value, "model_dump"):
-        return value.model_dump(mode="json")
-    if hasattr(value, "_asdict"):
-        return plain(value._asdict())
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    if isinstance(value, Mapping):
-        return {str(name): plain(part) for name, part in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(part) for part in value]
-    return value
+    hints: list[object] = [*get_type_hints(State).values(), KeptReply, KeptCall]
+    classes = [*MOVED]
+    while hints:
+        hint = hints.pop()
+        if isinstance(hint, type) and issubclass(hint, BaseModel):
+            classes.append((hint.__module__, hint.__name__))
+        hints += get_args(hint)
+    return JsonPlusSerializer(allowed_msgpack_modules=classes)

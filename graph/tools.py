@@ -1,333 +1,308 @@
-"""The functions of `tools/` as the nodes run them, through `NodeServices.run`. No arithmetic here."""
+"""The tools that agents, assistants over MCP and answers to questions share: one workload, plain data out.
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import NamedTuple
+Bad input raises InputError, which names the field and what is allowed; callers hand it to the model as text.
+"""
 
-from pydantic import JsonValue
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, JsonValue
 
 from graph.answers import SuggestedPlan
 from graph.context import Context
-from graph.state import KnowledgeHit, SessionSearch, TrialRecord, plain
-from graph.tuning import workload_in
-from tools.cost.encode import scenario_device
-from tools.cost.memory import GIB
-from tools.cost.predict import Prediction
-from tools.errors import InfeasibleError, InputError
-from tools.kb import Playbook, matching
-from tools.kb.entries import Case
-from tools.kb.ledger import ASAP
-from tools.kb.recipes import RecipeMatch, nearest_recipes
-from tools.recommend.choose import FAMILY
-from tools.recommend.diagnosis import read_profile
-from tools.recommend.hypotheses import CAUSE_OF_TERM, Hypothesis, predicted_hypotheses, profile_hypotheses
-from tools.recommend.measured import measured_workload
-from tools.recommend.optimize import analyse, best_plans, propose
-from tools.recommend.proposal import recheck
-from tools.recommend.report import (
-    Diagnosis,
-    Evidence,
-    Fact,
-    PlanFields,
-    Proposal,
-    ScoredPlan,
-    Verification,
-)
-from tools.recommend.score import (
-    check_case,
-    check_playbook,
-    check_profile,
-    check_recipe,
-    complete,
-    family_of,
-    rank,
-    score,
-)
-from tools.recommend.situation import Facts, situation
-from tools.recommend.words import short
+from graph.events import plain
+from tools.errors import InputError
+from tools.frameworks import export_plan
+from tools.hardware import describe, get_device
+from tools.kb.recipes import nearest_recipes
+from tools.physics.terms import STEP_TERMS
+from tools.recommend.optimize import best_plans, workload_of
+from tools.recommend.report import PlanFields, RejectedPlan
+from tools.recommend.score import complete
+from tools.recommend.why_not import explain_plan, rejected
+from tools.recommend.words import difference, short
+from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
-from tools.search.ranked import Ranked
-from tools.trace.report import Profile
-from tools.trials.gain import most_promising, runs_of
-from tools.trials.steering import is_settled, steered
+from tools.scenario.fields import build
+from tools.scenario.levers import framework_levers
+from tools.scenario.spec import TrainingSpec
+from tools.search.constraints import parse_constraints
+from tools.trace.report import TraceReport, analyse_folder
 
-MAX_RECIPES = 12
-SUGGESTED = frozenset(SuggestedPlan.model_fields)
+PlanLimits = Annotated[
+    dict[str, JsonValue],
+    Field(description='per plan field a value, a list, or {"not": [...], "min": n, "max": n}', max_length=12),
+]
+Switches = Annotated[dict[str, bool | str], Field(max_length=12, description="as in a proposal's settings")]
+NameText = Annotated[str, Field(max_length=100)]
+KnowledgeQuery = Annotated[str, Field(max_length=2000)]
+FewHits = Annotated[int, Field(ge=1, le=8)]
+FewPlans = Annotated[int, Field(ge=1, le=3)]
+Tool = Callable[..., object]
+MAX_ITEMS = 8
+ARITHMETIC = ("compute", "recompute", "memory_bound_ops", "optimizer")
 
-
-class PlanAnalysis(NamedTuple):
-    prediction: Prediction
-    diagnosis: Diagnosis
-    hypotheses: list[Hypothesis]
-    facts: Facts
-    calibration: dict[str, JsonValue] | None
-    """The cost model as the measured step makes it; None if none was measured."""
-
-
-def analyse_plan(
-    context: Context,
-    scenario: Scenario,
-    plan: Plan,
-    profile: Profile | None = None,
-    measured_step_s: float | None = None,
-    *,
-    has_trials: bool = False,
-) -> PlanAnalysis:
-    """What a plan is predicted to take, what limits it, and the facts that playbooks ask for.
-
-    The prediction is calibrated to the step of the traces, or to the one that notes state; trials measure
-    without the profiler, so that what they say of the cost model stands.
-    """
-    workload, recalibrated = workload_in(context, scenario), None
-    if not has_trials:
-        workload, recalibrated = measured_workload(workload, plan, profile, measured_step_s)
-    prediction, diagnosis = analyse(workload, plan, profile, recalibrated)
-    facts = situation(workload, plan, prediction, profile)
-    hypotheses = _hypotheses(prediction, profile)
-    calibration = workload.calibration.to_data() if recalibrated else None
-    return PlanAnalysis(prediction, diagnosis, hypotheses, facts, calibration)
-
-
-def _hypotheses(prediction: Prediction, profile: Profile | None) -> list[Hypothesis]:
-    """What the traces show before what is predicted."""
-    predicted = predicted_hypotheses(prediction)
-    return [*profile_hypotheses(profile), *predicted] if profile else predicted
-
-
-def catalogue_facts(context: Context, scenario: Scenario) -> list[Fact]:
-    """What is known of the cluster before anybody looks: the catalogue's figures, or the request's own."""
-    device = scenario_device(scenario.cluster)
-    overrides = scenario.cluster.overrides or {}
-    figures = {
-        "memory_gib": (device.memory_bytes / GIB, "GiB"),
-        "intra_node_gbytes_per_s_per_device": (device.intra_node_bytes_per_s / 1e9, "GB/s"),
-        "inter_node_gbps_per_device": (device.inter_node_bytes_per_s * 8 / 1e9, "Gbit/s"),
-    }
-    return [
-        Fact(
-            name=name,
-            value=float(f"{value:.6g}"),
-            unit=unit,
-            source="scenario" if name in plain(overrides) else "catalogue",
-            reference=scenario.cluster.device,
-        )
-        for name, (value, unit) in figures.items()
-    ]
-
-
-def read_traces(context: Context, folder: str, scenario: Scenario) -> Profile:
-    """The measured diagnosis of a folder of profiler traces, checked against the scenario."""
-    return read_profile(folder, scenario, context.check)
-
-
-def why_infeasible(context: Context, scenario: Scenario) -> str | None:
-    """Why no plan satisfies a scenario; None if some do."""
-    try:
-        best_plans(workload_in(context, scenario), context.progress)
-    except InfeasibleError as error:
-        return str(error)
-    return None
-
-
-def search_plans(context: Context, scenario: Scenario, trials: Sequence[TrialRecord] = ()) -> SessionSearch:
-    """Every legal plan searched: the three best, why not others, what would change the answer.
-
-    What trials have settled is left out; if that is everything, it becomes `settled`."""
-    workload, runs = workload_in(context, scenario), runs_of(scenario, trials)
-
-    def next_trial(ranked: Ranked) -> Plan:
-        return most_promising(scenario, ranked, workload.calibration, runs)
-
-    chooses = next_trial if runs else None
-    try:
-        result = dict(propose(steered(workload, trials), context.progress, context.keep_plans, chooses))
-    except InfeasibleError:
-        if not trials:
-            raise
-        everything = propose(workload, context.progress, context.keep_plans)
-        result = {**dict(everything), "proposals": [], "settled": everything.proposals}
-    return SessionSearch(**result, trials_seen=len(trials))
-
-
-def score_plan(
-    context: Context,
-    scenario: Scenario,
-    start: Plan,
-    fields: PlanFields,
-    best: Proposal,
-    trials: Sequence[TrialRecord] = (),
-    *,
-    by_family: bool = False,
-) -> ScoredPlan:
-    """A plan from elsewhere, judged like the search's own; `fields` replace those of the plan `start`.
-
-    What was run elsewhere speaks for its family: the rest of the plan is what the search finds best here."""
-    workload = workload_in(context, scenario)
-    try:
-        plan = complete(workload, start, fields)
-    except InputError as error:
-        return ScoredPlan(plan=fields, summary=str(fields), accepted=False, binding="rule", why=str(error))
-    if by_family:
-        family: dict[str, JsonValue] = dict(zip(FAMILY, family_of(plan), strict=True))
-        plan = next(iter(search_under(context, scenario, family)), plan)
-    if is_settled(plan, steered(workload, trials)):
-        why = "a trial has measured it, or one that would run alike has failed"
-        return ScoredPlan(plan=plan, summary=short(plan), accepted=False, binding="trial", why=why)
-    return score(workload, plan, best)
-
-
-def predict_together(
-    context: Context, scenario: Scenario, start: Plan, changes: Sequence[PlanFields]
-) -> None:
-    """What `score_plan` will need of these plans, computed at once."""
-    workload, plans = workload_in(context, scenario), []
-    for fields in changes:
-        with suppress(InputError):
-            plans.append(complete(workload, start, fields))
-    legal = [plan for plan in plans if workload.objection(plan) is None]
-    workload.predict(legal)
-    workload.on_slow_links(legal)
-
-
-def join_plans(
-    context: Context, scenario: Scenario, proposals: Sequence[Proposal], scored: Sequence[ScoredPlan]
-) -> list[Proposal]:
-    """The proposals with what beats one of them clearly or has evidence; at most three."""
-    return rank(proposals, scored, workload_in(context, scenario).pair_error)
-
-
-def matching_playbooks(context: Context, facts: Facts) -> list[Playbook]:
-    """The playbooks whose conditions hold."""
-    entries = matching(facts, context.knowledge.entries(kind="playbook"))
-    return [entry.body for entry in entries if isinstance(entry.body, Playbook)]
-
-
-def find_knowledge(
-    context: Context, query: str, facets: Mapping[str, str | int], tenant: str | None, limit: int = 6
-) -> list[KnowledgeHit]:
-    """Playbooks and past cases nearest to a description; refuted ones are warnings."""
-    hits = context.knowledge.search(query, facets=facets, tenant=tenant, limit=limit)
-    return [
-        KnowledgeHit(
-            id=hit.entry.id,
-            kind=hit.entry.kind,
-            title=hit.entry.title,
-            status=hit.entry.status,
-            warning=hit.warning,
-            score=hit.score,
-            body=hit.entry.json_body(),
-        )
-        for hit in hits
-    ]
-
-
-def verify_numbers(
-    context: Context, scenario: Scenario, proposals: Sequence[Proposal], baseline: Prediction | None
-) -> Verification:
-    """Every number of the proposals, computed a second time."""
-    return recheck(workload_in(context, scenario), proposals, baseline)
-
-
-def checked_references(
-    context: Context,
-    scenario: Scenario,
-    scored: ScoredPlan,
-    references: Sequence[str],
-    before: Plan,
-    playbooks: Sequence[Playbook],
-    tenant: str | None,
-) -> list[Evidence]:
-    """Those references of a suggestion that code can confirm: a run, a playbook, the cause that counts."""
-    if scored.proposal is None or not isinstance(scored.plan, Plan):
-        return []
-    evidence = (
-        _checked(context, scenario, scored.proposal, ref, before, playbooks, tenant)
-        for ref in dict.fromkeys(references)
+ANALYZER_TOOLS = (
+    "profile_summary", "profile_rank", "stragglers", "collectives", "top_operations", "host_gaps",
+    "step_variation", "predict_plan", "reconcile", "what_if", "find_knowledge",
+)  # fmt: skip
+TRACE_TOOLS = frozenset(ANALYZER_TOOLS[:7]) | {"reconcile"}
+"""These answer from traces alone."""
+PROPOSAL_TOOLS = (
+    "search_plans", "predict_plan", "compare_plans", "neighbours", "explain_plan", "find_knowledge",
+    "read_knowledge",
+)  # fmt: skip
+QUESTION_TOOLS = tuple(
+    dict.fromkeys(
+        (*ANALYZER_TOOLS, *PROPOSAL_TOOLS, "sensitivity", "published_recipes", "check_export", "hardware")
     )
-    return [item for item in evidence if item is not None]
+)
+VIEWS = {
+    "summary": "profile_summary",
+    "stragglers": "stragglers",
+    "collectives": "collectives",
+    "operations": "top_operations",
+    "host": "host_gaps",
+    "variation": "step_variation",
+}
 
 
-def _checked(
-    context: Context,
-    scenario: Scenario,
-    proposal: Proposal,
-    reference: str,
-    before: Plan,
-    playbooks: Sequence[Playbook],
-    tenant: str | None,
-) -> Evidence | None:
-    kind, _, name = reference.partition(":")
-    if kind == "case":
-        entry = context.knowledge.find(name, tenant)
-        return check_case(entry, proposal.plan, scenario) if entry else None
-    if kind == "recipe":
-        recipes = published_recipes(context, scenario)
-        match = next((match for match in recipes if match.recipe.id == name), None)
-        return check_recipe(match, proposal.plan, scenario) if match else None
-    if kind == "playbook":
-        book = next((playbook for playbook in playbooks if playbook.id == name), None)
-        return check_playbook(book, before, proposal.plan, scenario) if book else None
-    if kind == "profile":
-        term = next((term for term, cause in CAUSE_OF_TERM.items() if cause == name), None)
-        old = workload_in(context, scenario).predict([before])[0]
-        return check_profile(term, old, proposal.prediction, reference)
-    return None
+class ProfileTools:
+    """Questions about one folder of traces."""
+
+    def __init__(self, trace: TraceReport) -> None:
+        self.trace = trace
+
+    def profile_summary(self) -> object:
+        """Summarise the profile: where the time of all ranks goes, and the measured diagnosis."""
+        trace = self.trace
+        return plain({"ranks": len(trace.ranks), "total": trace.total, "diagnosis": trace.diagnosis})
+
+    def profile_rank(self, rank: int) -> object:
+        """Show one rank: its breakdown, its longest operations, its host."""
+        wanted = next((traced for traced in self.trace.ranks if traced.rank == rank), None)
+        if wanted is None:
+            ranks = [traced.rank for traced in self.trace.ranks]
+            raise InputError("rank", rank, f"allowed: {ranks[0]} to {ranks[-1]}, as traced")
+        return plain(wanted.model_copy(update={"steps": wanted.steps[:MAX_ITEMS], "roofline": []}))
+
+    def stragglers(self) -> object:
+        """List the ranks that the others wait for, with what makes them late."""
+        return plain(self.trace.stragglers[:MAX_ITEMS])
+
+    def collectives(self, kind: NameText = "") -> object:
+        """List collectives by kind, group and size: time, waiting, bandwidth reached and of the link."""
+        wanted = [entry for entry in self.trace.collectives if not kind or entry.kind == kind]
+        return plain(wanted[:MAX_ITEMS])
+
+    def top_operations(self) -> object:
+        """List the longest operations of the first rank, and how near to the roofline they run."""
+        first = self.trace.ranks[0]
+        return plain({"operations": first.top_ops[:MAX_ITEMS], "roofline": first.roofline[:MAX_ITEMS]})
+
+    def host_gaps(self) -> object:
+        """Show for each rank how long the device idles, and whether host or other ranks cause it."""
+        names = {"rank", "idle_us", "idle_host_us", "idle_waiting_us", "idle_unknown_us", "total_us"}
+        return [traced.model_dump(include=names) for traced in self.trace.ranks[:MAX_ITEMS]]
+
+    def step_variation(self) -> object:
+        """Show how much the steps of each rank vary."""
+        return [
+            {"rank": traced.rank, "variation_ratio": traced.step_variation_ratio, "steps": len(traced.steps)}
+            for traced in self.trace.ranks[:MAX_ITEMS]
+        ]
+
+    def view(self, name: str) -> object:
+        """One part by its short name."""
+        return getattr(self, VIEWS[name])()
 
 
-def confirmed_runs(
-    context: Context, scenario: Scenario, hits: Sequence[KnowledgeHit], tenant: str | None
-) -> list[tuple[str, PlanFields]]:
-    """Plans that were run on this device and may be tried here: a reference and the fields they state."""
-    entries = [context.knowledge.find(hit.id, tenant) for hit in hits if hit.kind == "case"]
-    cases = [
-        (f"case:{entry.id}", {name: value for name, value in entry.body.after.items() if name in SUGGESTED})
-        for entry in entries
-        if entry is not None
-        and entry.status == "confirmed"
-        and isinstance(entry.body, Case)
-        and entry.body.after
-        and entry.body.device == scenario.cluster.device
-    ]
-    recipes: dict[tuple[int, ...], tuple[str, PlanFields]] = {}
-    for match in published_recipes(context, scenario):
-        if match.is_same_device and check_recipe(match, match.recipe.plan, scenario):
-            family = family_of(match.recipe.plan)
-            fields: PlanFields = dict(zip(FAMILY, family, strict=True))
-            recipes.setdefault(family, (f"recipe:{match.recipe.id}", fields))
-    return [*recipes.values(), *cases]
+@dataclass
+class Toolbox(ProfileTools):
+    """One scenario, the plan that is meant if none is named, and whose knowledge may be read."""
 
+    context: Context
+    scenario: Scenario
+    start: Plan | None = None
+    tenant: str | None = None
 
-def published_recipes(context: Context, scenario: Scenario) -> list[RecipeMatch]:
-    """The plans published for this model, the nearest first."""
-    recipes = nearest_recipes(scenario, MAX_RECIPES, context.recipes)
-    return [match for match in recipes if match.is_same_model]
+    def named(self, names: Sequence[str]) -> dict[str, Tool]:
+        """Those that can answer here."""
+        able = [name for name in names if self.scenario.traces or name not in TRACE_TOOLS]
+        return {name: getattr(self, name) for name in able}
 
+    @cached_property
+    def workload(self) -> Workload:
+        return self.context.workload(self.scenario)
 
-def search_under(context: Context, scenario: Scenario, constraints: Mapping[str, JsonValue]) -> list[Plan]:
-    """The best plans under further constraints; none if nothing fits them."""
-    narrowed = scenario.model_copy(update={"constraints": {**scenario.constraints, **constraints}})
-    try:
-        return best_plans(workload_in(context, narrowed), context.progress)[0]
-    except InfeasibleError:
-        return []
+    @cached_property
+    def plan(self) -> Plan:
+        """What fields are counted from: the plan given, today's, or the best one."""
+        return self.start or self.scenario.plan or best_plans(self.workload, self.context.progress)[0][0]
 
+    def search_plans(self, constraints: PlanLimits, count: FewPlans = 3) -> object:
+        """Search every legal plan under further constraints; the best of different families."""
+        merged: dict[str, JsonValue] = {**self.scenario.constraints, **constraints}
+        scenario = self.scenario.model_copy(update={"constraints": merged})
+        parse_constraints(merged, scenario.plan)
+        workload = workload_of(scenario, self.workload.calibration)
+        plans, found = best_plans(workload, self.context.progress)
+        return {"searched": found.searched, "plans": [self._predicted(plan) for plan in plans[:count]]}
 
-def compare_ties(context: Context, scenario: Scenario, proposals: Sequence[Proposal]) -> list[Evidence]:
-    """For each proposal how near it is to the fastest, and whether that is beyond the comparison's error."""
-    workload = workload_in(context, scenario)
-    fastest = min(proposals, key=lambda proposal: proposal.prediction.step_time_s)
-    evidence = []
-    for proposal in proposals:
-        behind = proposal.prediction.step_time_s / fastest.prediction.step_time_s - 1
-        tie = "inside" if behind <= workload.pair_error else "beyond"
-        says = f"{behind:.1%} behind the fastest by prediction, {tie} the error of a comparison"
-        if proposal.plan == fastest.plan:
-            says = "the fastest by prediction"
-        evidence.append(Evidence(kind="model", ref="comparison", says=says))
-    return evidence
+    def predict_plan(self, plan: SuggestedPlan | None = None, settings: Switches | None = None) -> object:
+        """Predict a plan: step time with its interval and all its terms, memory with its parts, MFU.
 
+        `settings` are switches of the framework, as a proposal has them; today's without."""
+        wanted = self.complete(plan)
+        prediction = self.switched(settings).predict([wanted])[0]
+        return {"plan": short(wanted), **prediction.model_dump(mode="json", exclude={"id"})}
 
-def learn_case(context: Context, case: Mapping[str, JsonValue], tenant: str | None) -> str:
-    """Keeps the outcome of a session in the knowledge base; the same id is kept once, as first written."""
-    known = context.knowledge.find(str(case["id"]), tenant)
-    return (known or context.knowledge.add(dict(case), by=ASAP, tenant=tenant)).id
+    def switched(self, settings: Mapping[str, bool | str] | None) -> Workload:
+        training = self.scenario.training
+        allowed = sorted({lever.setting for lever in framework_levers(training.framework)})
+        for name in settings or {}:
+            if name not in allowed:
+                raise InputError(f"settings.{name}", (settings or {})[name], f"allowed: {', '.join(allowed)}")
+        build(TrainingSpec, {**training.model_dump(), **(settings or {})}, "settings.")
+        return self.workload.with_settings(settings or {})
+
+    def compare_plans(
+        self, plans: Annotated[list[SuggestedPlan], Field(min_length=2, max_length=4)]
+    ) -> object:
+        """Compare plans: step times, which terms differ, whether that is beyond the error."""
+        wanted = [self.complete(fields) for fields in plans]
+        first, compared = self.workload.predict(wanted)[0], []
+        for plan, prediction in zip(wanted, self.workload.predict(wanted), strict=True):
+            ratio = prediction.step_time_s / first.step_time_s
+            is_tie = abs(ratio - 1) <= self.workload.pair_error
+            told = {"ratio_to_first": ratio, "is_tie": is_tie, "difference": difference(first, prediction)}
+            compared.append({**self._predicted(plan), **told})
+        return compared
+
+    def neighbours(self, plan: SuggestedPlan | None = None) -> object:
+        """List the plans one field away, the fastest first, each with what speaks against it."""
+        wanted = self.complete(plan)
+        return plain(rejected(self.workload, wanted, self.workload.predict([wanted])[0]))
+
+    def explain_plan(self, plan: SuggestedPlan) -> object:
+        """Say what speaks against a plan: the rule it breaks, the memory it lacks, or the slower term."""
+        return plain(self.explained(plan))
+
+    def explained(self, plan: SuggestedPlan) -> RejectedPlan:
+        return explain_plan(self.workload, self.complete(plan), self.plan)
+
+    def sensitivity(self) -> object:
+        """Say how the best plan changes with slower links, other device counts and more memory."""
+        from tools.recommend.sensitivity import sensitivity
+
+        found = best_plans(self.workload, self.context.progress)[1]
+        return [
+            {"if": case.if_, "says": case.summary, "stays": case.stays}
+            for case in sensitivity(self.workload, found)
+        ]
+
+    def what_if(self, term: NameText, factor: Annotated[float, Field(ge=0, le=10)]) -> object:
+        """Say what the step of the present plan would take if one term of it took `factor` times as long."""
+        prediction = self.workload.predict([self.plan])[0]
+        if term not in prediction.breakdown_s:
+            raise InputError("term", term, f"allowed: {', '.join(prediction.breakdown_s)}")
+        changed_s = prediction.step_time_s + (factor - 1) * prediction.breakdown_s[term]
+        return {
+            "term": STEP_TERMS[term].phrase,
+            "step_time_s": prediction.step_time_s,
+            "term_s": prediction.breakdown_s[term],
+            "step_time_then_s": changed_s,
+            "speedup": prediction.step_time_s / changed_s if changed_s > 0 else None,
+        }
+
+    def check_export(self, plan: SuggestedPlan, format: NameText) -> object:
+        """Say whether a framework's configuration can express a plan, or which field it refuses."""
+        exported = export_plan(self.workload.with_plan(self.complete(plan)), format)
+        return {"format": format, "file": exported.file_name, "notes": list(exported.notes)}
+
+    def find_knowledge(self, query: KnowledgeQuery, limit: FewHits = 4) -> object:
+        """Find playbooks (advice with conditions) and measured cases by a description of the situation."""
+        hits = self.context.knowledge.search(query, tenant=self.tenant, limit=limit)
+        return [
+            {"id": f"{hit.entry.kind}:{hit.entry.id}", "title": hit.entry.title, "status": hit.entry.status,
+             "warning": hit.warning}
+            for hit in hits
+        ]  # fmt: skip
+
+    def read_knowledge(self, id: NameText) -> object:
+        """Read a playbook or case in full, by the id that find_knowledge returned."""
+        entry = self.context.knowledge.get(id.rpartition(":")[2], self.tenant)
+        return {**entry.json_body(), "id": f"{entry.kind}:{entry.id}", "status": entry.status}
+
+    def published_recipes(self, limit: FewHits = 3) -> object:
+        """Find the plans that vendors tuned, measured and published for workloads most like this one."""
+        return [
+            {
+                "id": f"recipe:{match.recipe.id}",
+                "title": match.recipe.title,
+                "says": match.recipe.summary,
+                "same_model": match.is_same_model,
+                "same_device": match.is_same_device,
+                "source": match.recipe.source.where,
+            }
+            for match in nearest_recipes(self.scenario, limit, self.context.recipes)
+        ]
+
+    def hardware(self, name: NameText) -> object:
+        """Describe a device of the catalogue: memory, peak rates, links."""
+        described = describe(get_device(name))
+        return {key: value for key, value in described.items() if key != "sources"}
+
+    def reconcile(self) -> object:
+        """Set the measured step beside the predicted one, term by term where the traces tell them apart."""
+        total, prediction = self.trace.total, self.workload.predict([self.plan])[0]
+        whole, parts = total.total_us or 1.0, prediction.breakdown_s
+        pairs = {
+            "compute": (total.compute_us, sum(parts.get(term, 0.0) for term in ARITHMETIC)),
+            "exposed_communication": (
+                total.exposed_communication_us,
+                sum(seconds for term, seconds in parts.items() if term.endswith("_comm_exposed")),
+            ),
+            "idle": (total.idle_us, parts["pipeline_bubble"] + parts["host_and_other"]),
+        }
+        shares = {
+            name: (measured_us / whole, predicted_s / prediction.step_time_s)
+            for name, (measured_us, predicted_s) in pairs.items()
+        }
+        return {
+            name: {
+                "measured_share": measured,
+                "predicted_share": predicted,
+                "difference": measured - predicted,
+            }
+            for name, (measured, predicted) in shares.items()
+        }
+
+    @cached_property
+    def trace(self) -> TraceReport:  # type: ignore[override]
+        """Read when it is first asked about."""
+        if not self.scenario.traces:
+            raise InputError("traces", None, "this workload has no traces; use predict_plan")
+        report = analyse_folder(Path(self.scenario.traces), check=self.context.check).report
+        if not report.ranks:
+            raise InputError("traces", self.scenario.traces, "no trace of the folder can be read")
+        return report
+
+    def _predicted(self, plan: Plan) -> dict[str, object]:
+        prediction = self.workload.predict([plan])[0]
+        return {
+            "plan": plan.model_dump(include=set(SuggestedPlan.model_fields)),
+            "summary": short(plan),
+            "step_time_s": prediction.step_time_s,
+            "interval_s": [prediction.step_time_low_s, prediction.step_time_high_s],
+            "peak_memory_gib": prediction.peak_memory_gib,
+            "fits": prediction.fits,
+            "bottleneck": prediction.bottleneck,
+        }
+
+    def complete(self, plan: SuggestedPlan | None) -> Plan:
+        fields: PlanFields = plan.model_dump(exclude_none=True) if plan else {}
+        return complete(self.workload, self.plan, fields) if fields else self.plan

@@ -24,14 +24,14 @@ from graph.answers import (
     check_answer,
     describe_errors,
 )
-from graph.state import plain
+from graph.events import plain
 from tools.errors import AsapError, InputError
-from tools.scenario.spec import Result
+from tools.scenario.spec import ClosedModel
 
 FORMAT: Literal["asap-cassette-1"] = "asap-cassette-1"
 
 
-class Label(Result):
+class Label(ClosedModel):
     """What a cassette holds."""
 
     format: Literal["asap-cassette-1"] = FORMAT
@@ -42,13 +42,13 @@ class Label(Result):
     """The body of the session."""
 
 
-class RecordedCall(Result):
+class RecordedCall(ClosedModel):
     tool: str
     arguments: dict[str, JsonValue]
     result: JsonValue
 
 
-class Exchange(Result):
+class Exchange(ClosedModel):
     """One question of a session."""
 
     question: str

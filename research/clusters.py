@@ -12,16 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from research.errors import Corrected
 from research.fit import FULL_WEIGHT_ROWS, Indices, Table
-from tools.cost.cluster import FEATURES, ClusterPrior, Points, constant_spread, points_of
-from tools.cost.constants import Shifts
-from tools.cost.inputs import Array
+from tools.model.cluster import FEATURES, ClusterPrior, features
+from tools.model.intervals import IntervalModel, exposures
+from tools.physics.inputs import Array
 
 MAX_ERROR = 0.6
 """Log errors beyond this are left out, as `asap calibrate` leaves out such runs."""
 MAX_ROWS = 100
 """Of a cluster, drawn at random: the sweep's 691 rows would take minutes."""
-START = {"offset": 0.1, "constants": 0.5, "likeness": 0.1, "noise": 0.05, "moe_noise": 0.05}
+START = {"offset": 0.1, "likeness": 0.1, "own": 0.5}
+CONSTANTS = 0.9
+"""Freedom of the constants where a cluster's runs show terms: as this likelihood had it when they always
+moved. For runs without terms they are held fixed (docs/calibrate.md)."""
 LENGTH = 4.0
 """Of every feature at the start: four doublings."""
 START_SPREAD, LENGTH_SPREAD = 1.0, 1.5
@@ -36,20 +40,22 @@ class ClusterErrors:
     device: str
     rows: Indices
     """In the table they were taken from."""
-    points: Points
+    features: Array
+    spread: Array
+    """Of each prediction, by the interval model."""
     errors: Array
 
 
-def cluster_errors(table: Table, predicted_s: Array, shifts: Shifts) -> list[ClusterErrors]:
-    """`predicted_s` by fits that have not seen the row's source."""
-    points = points_of(table.inputs, table.keys, shifts)
-    errors = np.log(table.measured_s / predicted_s)
-    names = np.array([f"{s}|{d}" for s, d in zip(table.sources, table.keys.device, strict=True)])
+def cluster_errors(table: Table, corrected: Corrected, intervals: IntervalModel) -> list[ClusterErrors]:
+    """`corrected` by fits that have not seen the row's source."""
+    exposed = exposures(table.inputs, corrected.terms, corrected.distance)
+    spread = np.sqrt(sum(intervals.variances(exposed).parts))
+    places, errors = features(table.inputs), np.log(table.measured_s / corrected.predicted_s)
+    pairs = list(zip(table.sources, table.keys.device, strict=True))
     clusters = []
-    for name in np.unique(names):
-        rows = np.flatnonzero(names == name)
-        source, device = str(name).split("|")
-        clusters.append(ClusterErrors(source, device, rows, points.take(rows), errors[rows]))
+    for pair in sorted(set(pairs)):
+        rows = np.array([i for i, other in enumerate(pairs) if other == pair])
+        clusters.append(ClusterErrors(*pair, rows, places[rows], spread[rows], errors[rows]))
     return clusters
 
 
@@ -69,7 +75,7 @@ def learn_prior(clusters: Sequence[ClusterErrors]) -> ClusterPrior:
     found = minimize(objective, start, jac=True, method="L-BFGS-B")
     values = [round(float(value), 4) for value in np.exp(found.x)]
     lengths = dict(zip(FEATURES, values[len(START) :], strict=True))
-    return ClusterPrior(**dict(zip(START, values, strict=False)), lengths=lengths)
+    return ClusterPrior(**dict(zip(START, values, strict=False)), constants=CONSTANTS, lengths=lengths)
 
 
 @dataclass(frozen=True)
@@ -77,8 +83,7 @@ class _Likelihood:
     """Of one cluster's errors, with the parts of their covariance that do not change."""
 
     errors: Array
-    is_moe: Array
-    constants: Array
+    spread: Array
     apart: Array
     weight: float
 
@@ -87,24 +92,21 @@ class _Likelihood:
         rows = np.flatnonzero(np.abs(cluster.errors) <= MAX_ERROR)
         if len(rows) > MAX_ROWS:
             rows = np.random.default_rng(0).choice(rows, MAX_ROWS, replace=False)
-        points = cluster.points.take(rows)
-        slopes = points.slopes * np.array(constant_spread())
-        apart = np.abs(points.features[:, None, :] - points.features[None, :, :])
+        places = cluster.features[rows]
+        apart = np.abs(places[:, None, :] - places[None, :, :])
         # many runs of one cluster resemble each other
         weight = min(1.0, float(np.sqrt(FULL_WEIGHT_ROWS / max(len(rows), 1))))
-        return cls(cluster.errors[rows], points.is_moe, slopes @ slopes.T, apart, weight)
+        return cls(cluster.errors[rows], cluster.spread[rows], apart, weight)
 
     def negative_log(self, values: Array) -> tuple[float, Array]:
         """And its slope by the logarithm of each number."""
-        offset, constants, likeness, noise, moe_noise = np.exp(2.0 * values[: len(START)])
+        offset, likeness, own = np.exp(2.0 * values[: len(START)])
         lengths, count = np.exp(values[len(START) :]), len(self.errors)
         alike = likeness * np.exp(-self.apart @ (1.0 / lengths))
         parts: list[NDArray[np.float64]] = [
             np.full((count, count), 2.0 * offset),
-            2.0 * constants * self.constants,
             2.0 * alike,
-            2.0 * noise * np.diag(1.0 - self.is_moe),
-            2.0 * moe_noise * np.diag(self.is_moe),
+            2.0 * own * np.diag(self.spread**2),
         ]
         inverse = np.linalg.inv(sum(parts, np.zeros((count, count))) / 2.0)
         weights = inverse @ self.errors

@@ -12,42 +12,66 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from research.published import (
+    REPO,
+    RUNS,
     SMALL_MODEL_SOURCE,
     Measurement,
-    peak_memory,
-    read_measurements,
-    read_sweeps,
+    SweptPlan,
+    measurements,
+    peaks_gib,
+    read_runs,
     step_times,
+    sweep_measurements,
+    sweep_plans,
 )
-from tools.cost.calibration import IntervalModel, Residuals, known_of, learn, novelty
-from tools.cost.cluster import ClusterPrior, nudged_terms_s, terms_s, with_slopes
-from tools.cost.constants import LEVELS, RowKeys, Shifts, definitions, resolve
-from tools.cost.encode import encode
-from tools.cost.inputs import Array, Inputs
-from tools.cost.memory import GIB, memory_bytes, memory_settings
-from tools.cost.predict import resolve_recompute
-from tools.cost.step import step_breakdown
 from tools.errors import AsapError
+from tools.model.calibration import fit_probability
+from tools.model.cluster import ClusterPrior, nudged_terms_s, terms_s, with_slopes
+from tools.model.constants import (
+    LEVELS,
+    Shifts,
+    constant_priors,
+    memory_settings,
+    resolve,
+)
+from tools.model.intervals import IntervalModel
+from tools.model.observations import OTHER_CRASHES
+from tools.model.predict import predict, resolve_recompute
+from tools.model.residual import FILE, Residual
+from tools.physics.encode import crossed_fabric, encode, scenario_device
+from tools.physics.inputs import Array, Inputs, RowKeys
+from tools.physics.memory import GIB
+from tools.physics.step import StepTerms, step_terms
+
+if TYPE_CHECKING:
+    from research.errors import Corrected
 
 RESIDUAL_SPREAD = 0.12
 """Log error of a row that the fit regards as one standard deviation."""
-SOURCE_SPREAD = 0.15
+FREEDOM = 0.3
+"""Of a constant's spread that the fit may use: with all of it whole sources left out are predicted worse
+(10.6 against 10.4%) than by the priors; a cluster's own runs may use it all."""
+SOURCE_SPREAD = 0.04
 """Standard deviation of a source's own factor."""
 OWN_ENVIRONMENTS = {"bigscience": 0.3, "simumax-b200": 0.3}
-"""Sources that the measurements' README calls environments of their own, with a freer factor."""
+"""Sources that runs/sources.toml calls environments of their own, with a freer factor."""
 FULL_WEIGHT_ROWS = 12.0
 """A source of more rows counts as the square root of so many times as many: its rows resemble each other."""
 SMALL_MODEL_WEIGHT = 0.15
 ROBUST_FROM = 2.0
 """Residuals beyond this many standard deviations count linearly (pseudo-Huber)."""
 MAX_ITERATIONS = 15
+FITTED_LEVELS = ("everywhere",)
+"""Shifts by generation or framework are not fitted: for a new source they are no better, and for known ones
+the residual does as much."""
 Indices = NDArray[np.intp]
 
 
@@ -60,11 +84,8 @@ class Table:
     measured_s: Array
     sources: tuple[str, ...]
     groups: tuple[str, ...]
-
-    @property
-    def headline(self) -> NDArray[np.bool_]:
-        """Rows that count in the headline error."""
-        return np.array([source != SMALL_MODEL_SOURCE for source in self.sources])
+    headline: NDArray[np.bool_]
+    """Rows that count in the headline error."""
 
     def take(self, rows: Indices) -> "Table":
         return Table(
@@ -73,6 +94,7 @@ class Table:
             self.measured_s[rows],
             tuple(self.sources[i] for i in rows),
             tuple(self.groups[i] for i in rows),
+            self.headline[rows],
         )
 
 
@@ -80,7 +102,8 @@ def tabulate(rows: Sequence[Measurement]) -> Table:
     x, keys = encode([row.scenario for row in rows])
     settings = memory_settings(keys.framework, [row.scenario.training.precision for row in rows])
     sources, groups = tuple(row.source for row in rows), tuple(row.group for row in rows)
-    return Table(resolve_recompute(x, settings), keys, step_times(rows), sources, groups)
+    headline = np.array([row.is_headline for row in rows], dtype=bool)
+    return Table(resolve_recompute(x, settings), keys, step_times(rows), sources, groups, headline)
 
 
 def take_keys(keys: RowKeys, rows: Indices) -> RowKeys:
@@ -110,19 +133,19 @@ class Design:
 
     def __init__(self, keys: RowKeys) -> None:
         rows = range(len(keys.generation))
-        self.names = [d.name for d in definitions()]
-        self.low = np.log([[d.low] for d in definitions()])
-        self.high = np.log([[d.high] for d in definitions()])
+        self.names = [d.name for d in constant_priors()]
+        self.low = np.log([[d.low] for d in constant_priors()])
+        self.high = np.log([[d.high] for d in constant_priors()])
         self.parameters: list[FreeParameter] = []
         members: list[NDArray[np.bool_]] = []
         base = []
-        for d in definitions():
+        for d in constant_priors():
             log_prior = np.full(len(rows), np.log(d.prior))
             for level in LEVELS:
                 level_keys = np.array([keys.key(level, row) for row in rows])
                 log_prior += np.log([d.prior_factors.get(f"{level}:{key}", 1.0) for key in level_keys])
-                for key in np.unique(level_keys) if level in d.spread else ():
-                    self.parameters.append(FreeParameter(d.name, level, str(key), d.spread[level]))
+                for key in np.unique(level_keys) if level in d.spread and level in FITTED_LEVELS else ():
+                    self.parameters.append(FreeParameter(d.name, level, str(key), d.spread[level] * FREEDOM))
                     members.append(level_keys == key)
             base.append(log_prior)
         self.base = np.array(base)
@@ -216,11 +239,13 @@ FOLDS = 10
 
 @dataclass(frozen=True)
 class OutOfFold:
-    """Predicted seconds of every row by a fit without it, and how new the row was to that fit."""
+    """Every row by a fit without its fold; the formulas alone, no residual."""
 
+    folds: Sequence[Indices]
+    all_s: Sequence[Array]
+    """Seconds of all rows by the fit without each fold."""
     predicted_s: Array
-    novelties: NDArray[np.int64]
-    fold_of: NDArray[np.int64]
+    terms: StepTerms
 
 
 def group_folds(groups: Sequence[str]) -> list[Indices]:
@@ -236,20 +261,19 @@ def source_folds(sources: Sequence[str]) -> list[Indices]:
 def cross_validate(
     table: Table, folds: Sequence[Indices], always: Table | None = None, start: Shifts | None = None
 ) -> OutOfFold:
-    """Fits once for each fold, on the other folds and on `always`, and predicts what was left out."""
-    count = len(table.sources)
-    result = OutOfFold(np.zeros(count), np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64))
+    """Fits once for each fold, on the other folds and on `always`, and predicts all rows."""
+    count, all_s = len(table.sources), []
+    predicted = np.full((len(fields(StepTerms)), count), np.nan)
     for number, test in enumerate(folds):
         train = table.take(np.setdiff1d(np.arange(count), test))
         train = concat_tables(train, always) if always else train
-        left_out = table.take(test)
         shifts = fit(train, start).shifts
-        result.predicted_s[test] = step_breakdown(left_out.inputs, resolve(left_out.keys, shifts)).total
-        known = known_of(train.keys, train.sources)
-        result.novelties[test] = [novelty(left_out.keys, i, known) for i in range(len(test))]
-        result.fold_of[test] = number
+        terms = step_terms(table.inputs, resolve(table.keys, shifts)).broadcast(count)
+        all_s.append(terms.total)
+        predicted[:, test] = terms.take(test).parts
         _progress(f"fold {number + 1} of {len(folds)}: {len(test)} rows left out")
-    return result
+    terms = StepTerms(*predicted)
+    return OutOfFold(folds, all_s, terms.total, terms)
 
 
 def concat_tables(left: Table, right: Table) -> Table:
@@ -265,106 +289,143 @@ def concat_tables(left: Table, right: Table) -> Table:
         [*left.keys.device, *right.keys.device],
         [*left.keys.framework, *right.keys.framework],
     )
-    measured = np.concatenate([left.measured_s, right.measured_s])
-    return Table(Inputs(**columns), keys, measured, left.sources + right.sources, left.groups + right.groups)
-
-
-def learn_intervals(
-    table: Table,
-    by_group: OutOfFold,
-    by_source: OutOfFold,
-    rows: Indices | None = None,
-    always: Table | None = None,
-) -> IntervalModel:
-    """From whole sources left out; `rows` (all if None) are those that teach."""
-    rows = np.arange(len(table.sources)) if rows is None else rows
-    chosen = table.take(rows)
-    fitted = concat_tables(chosen, always) if always else chosen
-    residuals = Residuals(
-        values=np.log(by_source.predicted_s[rows] / chosen.measured_s),
-        novelties=by_source.novelties[rows],
-        headline=chosen.headline,
-        sources=chosen.sources,
-        pair_values=np.log(by_group.predicted_s[rows] / chosen.measured_s),
-        groups=chosen.groups,
+    return Table(
+        Inputs(**columns),
+        keys,
+        np.concatenate([left.measured_s, right.measured_s]),
+        left.sources + right.sources,
+        left.groups + right.groups,
+        np.concatenate([left.headline, right.headline]),
     )
-    return learn(chosen.inputs, chosen.keys, residuals, known_of(fitted.keys, fitted.sources))
 
 
-def memory_error(rows: Sequence[Measurement]) -> float:
-    """Typical log error of the published peaks, every source counting the same."""
-    measured = [row for row in rows if row.peak_memory_gib is not None]
-    table = tabulate(measured)
-    settings = memory_settings(table.keys.framework, [r.scenario.training.precision for r in measured])
-    predicted = memory_bytes(table.inputs, settings).total / GIB
-    errors = np.abs(np.log(predicted / peak_memory(measured)))
-    sources = np.array(table.sources)
-    # a median is not moved by the few sweep runs that were measured under other settings; 1.48 makes it a
-    # standard deviation
+MEMORY_ERRORS = np.geomspace(0.02, 0.3, 55)
+
+
+def memory_error(rows: Sequence[Measurement], swept: Sequence[SweptPlan]) -> float:
+    """Standard deviation of the log error of peaks: that under which the sweeps' plans most likely ran and
+    crashed as they did, every workload counting the same; without crashes, that of the published peaks."""
+    crashed = np.array([plan.measurement is None for plan in swept])
+    if crashed.any():
+        workloads = np.array([plan.workload for plan in swept])
+        peaks = np.array([p.peak_memory_gib * GIB for p in predict([plan.scenario for plan in swept])])
+        capacities = np.array([scenario_device(plan.scenario.cluster).memory_bytes for plan in swept])
+        likelihoods = []
+        for error in MEMORY_ERRORS:
+            ran = fit_probability(peaks, capacities, error) * (1.0 - OTHER_CRASHES)
+            log_likelihood = np.log(np.maximum(np.where(crashed, 1.0 - ran, ran), 1e-12))
+            likelihoods.append(np.mean([log_likelihood[workloads == w].mean() for w in np.unique(workloads)]))
+        return float(MEMORY_ERRORS[np.argmax(likelihoods)])
+    measured, predicted = peaks_gib(rows)
+    errors = np.abs(np.log(predicted / measured))
+    sources = np.array([row.source for row in rows if row.peak is not None])
+    # a median is not moved by the few runs that were measured under other settings; 1.48 makes it a standard
+    # deviation
     return float(np.mean([1.48 * np.median(errors[sources == name]) for name in np.unique(sources)]))
 
 
-REPO = Path(__file__).resolve().parents[1]
-GROUND_TRUTH = REPO.parent / "shared" / "groundtruth"
-MEASUREMENTS = GROUND_TRUTH / "dev.jsonl"
-SWEEPS = GROUND_TRUTH / "sweeps.jsonl"
 FITTED = REPO / "kb_seed" / "calibration" / "fitted.json"
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make fit", description=__doc__)
-    parser.add_argument("--measurements", type=Path, default=MEASUREMENTS, help="JSONL file of measured runs")
-    parser.add_argument(
-        "--sweeps", type=Path, default=SWEEPS, help="JSONL file of many plans of one workload; absent: none"
-    )
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder or JSONL file of published runs")
     parser.add_argument("--output", type=Path, default=FITTED, help="where to write the fitted values")
     options = parser.parse_args(arguments)
     try:
-        write_fit(options.measurements, options.sweeps, options.output)
+        write_fit(options.runs, options.output)
     except AsapError as error:
         print(f"fit: error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def write_fit(measurements: Path, sweeps: Path, output: Path) -> None:
-    rows, swept = read_measurements(measurements), read_sweeps(sweeps)
+def write_fit(path: Path, output: Path) -> None:
+    """And the residual's file beside `output`."""
+    from research.errors import build_residual, correct, learn_intervals, learn_prior
+
+    runs = read_runs(path)
+    rows, swept = measurements(runs), sweep_measurements(runs)
     table, always = tabulate(rows), tabulate(swept) if swept else None
     fitted = fit(concat_tables(table, always) if always else table)
-    by_source = cross_validate(table, source_folds(table.sources), always, fitted.shifts)
-    by_group = cross_validate(table, group_folds(table.groups), always, fitted.shifts)
+    left_out = [
+        cross_validate(table, folds, always, fitted.shifts)
+        for folds in (group_folds(table.groups), source_folds(table.sources))
+    ]
+    prior = learn_prior(table, left_out)
+    by_group, by_source = (correct(table, result, prior) for result in left_out)
+    fitted_s = step_terms(table.inputs, resolve(table.keys, fitted.shifts)).total
+    residual = build_residual(table, [row.id for row in rows], fitted_s, prior)
+    fabric_of = {row.id: crossed_fabric(row.scenario.cluster) for row in rows}
+    residual = replace(residual, fabrics=[fabric_of[id] for id in residual.ids])
+    intervals = learn_intervals(table, by_group, by_source)
+    output.with_name(FILE).write_text(residual_text(residual))  # first: what follows may predict with it
     data = {
         "fitted_on": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "rows": len(rows) + len(swept),
         "parameters": fitted.parameters,
-        "error": {"source_left_out": _error(table, by_source), "grouped": _error(table, by_group)},
-        "memory_error": round(memory_error([*rows, *swept]), 4),
-        "intervals": asdict(learn_intervals(table, by_group, by_source, always=always)),
-        "cluster_prior": asdict(_cluster_prior(table, by_source.predicted_s, always, fitted.shifts)),
+        "error": {
+            "source_left_out": _error(table, by_source.predicted_s),
+            "grouped": _error(table, by_group.predicted_s),
+        },
+        "memory_error": round(memory_error(rows, sweep_plans(runs)), 4),
+        "intervals": asdict(intervals),
+        "cluster_prior": asdict(_cluster_prior(table, by_source, always, fitted.shifts, residual, intervals)),
         "shifts": fitted.shifts,
         "source_factors": fitted.source_factors,
     }
     output.write_text(json.dumps(data, indent=1) + "\n")
     print(json.dumps(data["error"]))
+    shifts = sum(len(keys) for levels in fitted.shifts.values() for keys in levels.values())
+    factors = sum(len(d.prior_factors) for d in constant_priors())
+    print(
+        f"{shifts} fitted shifts and {factors} factors beside the residual; asap constants prints all numbers"
+    )
 
 
-def _cluster_prior(table: Table, left_out_s: Array, always: Table | None, shifts: Shifts) -> ClusterPrior:
-    """From sources left out whole, the sweep among them."""
+def residual_text(residual: Residual) -> str:
+    """A line per column, so that a diff shows what changed."""
+    runs = residual.runs
+    figures = {name: runs.figures[:, i].round(6).tolist() for i, name in enumerate(runs.columns)}
+    columns = ",\n".join(f"{json.dumps(name)}: {json.dumps(values)}" for name, values in figures.items())
+    lines = {
+        "prior": json.dumps(asdict(residual.prior)),
+        "id": json.dumps(residual.ids),
+        "fabric": json.dumps(residual.fabrics),
+        "names": json.dumps(runs.names.T.tolist()),
+        "columns": f"{{\n{columns}\n}}",
+        "error": json.dumps(residual.errors.round(4).tolist()),
+        "weight": json.dumps([float(f"{weight:.5g}") for weight in residual.weights]),
+    }
+    return "{" + ",\n".join(f'"{name}": {text}' for name, text in lines.items()) + "}\n"
+
+
+def _cluster_prior(
+    table: Table,
+    left_out: "Corrected",
+    always: Table | None,
+    shifts: Shifts,
+    residual: Residual,
+    intervals: IntervalModel,
+) -> ClusterPrior:
+    """From sources left out whole, the sweep among them, which no residual knows."""
     from research.clusters import cluster_errors, learn_prior
+    from research.errors import Corrected
 
-    clusters = cluster_errors(table, left_out_s, shifts)
+    clusters = cluster_errors(table, left_out, intervals)
     if always:
-        without = fit(table, shifts).shifts
-        predicted_s = step_breakdown(always.inputs, resolve(always.keys, without)).total
-        clusters += cluster_errors(always, predicted_s, without)
+        terms = step_terms(always.inputs, resolve(always.keys, fit(table, shifts).shifts))
+        correction = residual.correct(always.inputs, always.keys)
+        terms = terms * np.exp(correction.log_factor)
+        clusters += cluster_errors(always, Corrected(terms.total, terms, correction.distance), intervals)
     return learn_prior(clusters)
 
 
-def _error(table: Table, result: OutOfFold) -> dict[str, float]:
+def _error(table: Table, predicted_s: Array) -> dict[str, float]:
     rows = table.headline
-    errors: Array = np.abs(result.predicted_s / table.measured_s - 1.0)
+    errors: Array = np.abs(predicted_s / table.measured_s - 1.0)
     sources = np.array(table.sources)
-    by_source = [errors[sources == name].mean() for name in np.unique(sources[rows])]
+    by_source = [errors[rows & (sources == name)].mean() for name in np.unique(sources[rows])]
     return {
         "mean_over_sources": round(float(np.mean(by_source)), 4),
         "mape": round(float(errors[rows].mean()), 4),

@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.stats import f as ratio_of_variances
 
-from tools.nightly.attribution import KINDS, attribute, nights_with_changes
+from tools.nightly.attribution import CHANGE_KINDS, attribute, nights_with_changes
 from tools.nightly.findings import alarm_night, list_series, new_regressions
 from tools.nightly.night import Night, RunEnvironment
 from tools.nightly.noise import USUAL_SCATTER, scatter
 from tools.nightly.read import error_ratio
-from tools.nightly.steps import Rules, Step, detect_steps, step_time_evidence
+from tools.nightly.steps import DetectionRules, LevelStep, detect_steps, step_time_evidence
 
 NAME = "synthetic"
 DAY_S = 86_400.0
@@ -74,7 +74,7 @@ class Injected:
 def quiet_history(random: np.random.Generator, num_nights: int, noise: Noise) -> list[Night]:
     """Nights on which nothing happens, but that parts of the environment change without consequence."""
     deviations = deviations_of(random, num_nights, noise)
-    places, kinds = random.integers(1, num_nights, DECOYS), random.choice(KINDS, DECOYS)
+    places, kinds = random.integers(1, num_nights, DECOYS), random.choice(CHANGE_KINDS, DECOYS)
     decoys = dict(zip(places.tolist(), kinds.tolist(), strict=True))
     environment = RunEnvironment(
         versions={"torch": "1", "nccl": "1"}, plan={"tp": 1}, nodes=["n1"], data="d1"
@@ -123,11 +123,17 @@ def with_regression(
 ) -> Injected:
     """From that night on one part of the step takes longer, and one part of the environment is another."""
     terms = [term for term in nights[night].terms_s if term in SHARES]
-    term, kind = str(random.choice(terms)), str(random.choice(KINDS))
+    term, kind = str(random.choice(terms)), str(random.choice(CHANGE_KINDS))
     cause = kind if is_recorded else None
     grown = None if is_alike else term
     slower = [_slower(later, grown, size_ratio, cause, night) for later in nights[night:]]
     return Injected([*nights[:night], *slower], night, size_ratio, term, cause)
+
+
+def with_drift(nights: list[Night], night: int, per_night: float) -> list[Night]:
+    """From that night on the whole step takes longer by this much more every night."""
+    slower = [_slower(each, None, per_night * (1 + k), None, night) for k, each in enumerate(nights[night:])]
+    return [*nights[:night], *slower]
 
 
 def deviations_of(random: np.random.Generator, count: int, noise: Noise) -> NDArray[np.float64]:
@@ -292,10 +298,10 @@ OTAVA_MIN_CHANGE = 0.01
 OTAVA_SAME_NIGHTS = 3
 
 
-def alarms_of(nights: Sequence[Night]) -> list[tuple[int, Step]]:
+def alarms_of(nights: Sequence[Night]) -> list[tuple[int, LevelStep]]:
     """Every night on which the step time is reported to have got worse."""
     series, changed = list_series(nights)[0], nights_with_changes(nights)
-    strict, hints = step_time_evidence(nights, changed, Rules())
+    strict, hints = step_time_evidence(nights, changed, DetectionRules())
     steps = detect_steps(series.values, USUAL_SCATTER, series.figure.min_change, strict, hints).steps
     raised = [(alarm_night(step, series, changed), step) for step in new_regressions(steps)]
     return [(night, step) for night, step in raised if night is not None]

@@ -16,10 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from research.fit import MEASUREMENTS, REPO
-from research.published import Offer, expert_runs, offers, read_measurements
-from tools.cost.inputs import Array
+from research.published import REPO, Offer, expert_runs, measurements, offers, read_runs
 from tools.errors import AsapError
+from tools.physics.inputs import Array
 from tools.recommend.choose import FAMILY, Preferences, families, features
 
 PULLS = (0.003, 0.0125, 0.05, 0.2)
@@ -99,7 +98,7 @@ def best_pull(choices: Sequence[Choice], names: Sequence[str]) -> float:
 
 def main() -> int:
     try:
-        gathered = offers(expert_runs(read_measurements(MEASUREMENTS)))
+        gathered = offers(expert_runs(measurements(read_runs())))
     except AsapError as error:
         print(f"fit-preferences: error: {error}", file=sys.stderr)
         return 2

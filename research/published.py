@@ -1,35 +1,100 @@
-"""Published measurements from a JSONL file outside the repo, and what the search offers for the experts'
-workloads.
-"""
+"""Published runs from runs/, and what the search offers for the experts' workloads."""
 
 import json
-import math
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import JsonValue
 
 from tools.errors import InputError
+from tools.model.peaks import PeakReading, peak_reading, predicted_gib
+from tools.model.runs import Run, parse_run
 from tools.recommend.dial import with_dial
 from tools.recommend.optimize import workload_of
 from tools.recommend.score import family_of
 from tools.recommend.workload import Workload
-from tools.scenario import Scenario, parse_scenario
+from tools.scenario import Scenario
+from tools.scenario.fields import FromList, JsonObject, StrictModel, build
 from tools.search.search import Search, SearchOutcome
 
+REPO = Path(__file__).resolve().parents[1]
+RUNS = REPO / "runs"
+SOURCES = RUNS / "sources.toml"
 SMALL_MODEL_SOURCE = "vtrain-single"
 """Tiny models on 2 to 8 devices, dominated by host time: fitted lightly and reported apart."""
 SWEEP_SOURCE = "usp"
 """The Ultra-Scale Playbook's sweep; other sweeps are runs that the measurements have too."""
+FROZEN = ("zero_stage", "recompute")
+
+
+class RowLabel(StrictModel):
+    """A field that rows were given after they were read: its value, in how many rows of the source it stands,
+    and what says so."""
+
+    field: str
+    """In the scenario, or `measured.peak_memory_kind`."""
+    value: JsonValue
+    rows: int
+    why: str
+
+    def is_on(self, run: Run) -> bool:
+        part, name = self.field.split(".")
+        owner = run.measured if part == "measured" else getattr(run.scenario, part)
+        stated: JsonObject = owner.model_dump(mode="json", exclude_defaults=True)
+        return stated.get(name) == self.value
+
+
+class PublishedSource(StrictModel):
+    """A table of runs/sources.toml."""
+
+    title: str
+    licence: str
+    read: str
+    """How each figure was read."""
+    uncertain: str
+    repo: str = ""
+    path: str = ""
+    release: str = ""
+    labels: Annotated[tuple[RowLabel, ...], FromList] = ()
+
+
+def read_sources() -> dict[str, PublishedSource]:
+    tables = tomllib.loads(SOURCES.read_text("utf-8"))
+    return {key: build(PublishedSource, table, f"{key}.") for key, table in tables.items()}
+
+
+def read_runs(path: Path = RUNS) -> list[Run]:
+    """The rows of a JSONL file, or of every one in a folder."""
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path]
+    if not path.exists() or not files:
+        raise InputError("runs", str(path), "a folder or a JSONL file of published runs is needed")
+    runs = []
+    for file in files:
+        for number, line in enumerate(file.read_bytes().splitlines(), start=1):
+            if not line.strip():
+                continue
+            place = f"{file.name}, line {number}"
+            try:
+                row = json.loads(line)
+            except ValueError as error:
+                raise InputError(place, line.decode(errors="replace"), f"not JSON: {error}") from error
+            runs.append(parse_run(row, f"{place}: ", published=True))
+    if not runs:
+        raise InputError("runs", str(path), "there are no rows")
+    return runs
 
 
 @dataclass(frozen=True)
 class Measurement:
+    """A run with its step time, as the fit and the benchmarks use it."""
+
     id: str
     source: str
     group: str
@@ -37,51 +102,36 @@ class Measurement:
     stated: frozenset[str]
     """Plan fields that the source gave; the others were filled with defaults."""
     step_time_s: float
-    peak_memory_gib: float | None
+    peak: PeakReading | None
+    is_headline: bool = True
+    """Neither a very small model nor of low confidence."""
+
+    @property
+    def peak_memory_gib(self) -> float | None:
+        return self.peak.gib if self.peak else None
 
 
-def read_measurements(path: Path) -> list[Measurement]:
-    if not path.is_file():
-        raise InputError("measurements", str(path), "a JSONL file of published measurements is needed")
-    lines = path.read_bytes().splitlines()
-    rows = [_read_line(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
-    if not rows:
-        raise InputError("measurements", str(path), "the file has no rows")
-    return rows
-
-
-def _read_line(number: int, line: bytes) -> Measurement:
-    place = f"measurements, line {number}"
-    try:
-        return _measurement(json.loads(line))
-    except InputError as error:
-        raise InputError(f"{place}: {error.field}", error.given, error.allowed) from error
-    except (KeyError, TypeError, ValueError) as error:
-        says = f"a measured run is needed ({type(error).__name__}: {error})"
-        raise InputError(place, line.decode(errors="replace"), says) from error
-
-
-def _measurement(row: dict[str, Any]) -> Measurement:
-    measured, source = row["measured"], row["source"]
-    step_time_s = float(measured["step_time_s"])
-    if not 0 < step_time_s < math.inf:
-        raise ValueError(f"step_time_s is {step_time_s}")
+def to_measurement(run: Run) -> Measurement:
+    scenario, measured = run.scenario, run.measured
+    if scenario.plan is None or measured.step_time_s is None:
+        raise InputError(run.title, None, "a plan and its step time are needed")
     return Measurement(
-        id=str(row["id"]),
-        source=str(source["key"]),
-        group=str(row["group"]),
-        scenario=parse_scenario(row["scenario"]),
-        stated=_stated(row["scenario"]),
-        step_time_s=step_time_s,
-        peak_memory_gib=measured.get("peak_memory_gib"),
+        id=run.id,
+        source=run.source,
+        group=run.group or f"{run.source}|{scenario.cluster.device}|{scenario.model.name}",
+        scenario=scenario,
+        stated=frozenset(type(scenario.plan).model_fields) - set(run.left_open),
+        step_time_s=measured.step_time_s,
+        # what the sweep calls its last stage grows with the number of stages: not what one holds
+        peak=peak_reading(measured) if measured.peak_memory_gib else None,
+        is_headline=run.source != SMALL_MODEL_SOURCE and run.confidence != "low",
     )
 
 
-def _stated(scenario: dict[str, Any]) -> frozenset[str]:
-    """Of a scenario that was parsed, so it has a plan."""
-    plan = scenario["plan"]
-    fields = {name for name, value in plan.items() if value is not None}
-    return frozenset(fields if plan.get("zero_stage_known", True) else fields - {"zero_stage"})
+def measurements(runs: Sequence[Run]) -> list[Measurement]:
+    """What the model is fitted to and judged by: the sweep and older releases are apart."""
+    chosen = [run for run in runs if run.source != SWEEP_SOURCE and not run.older_release]
+    return [to_measurement(run) for run in chosen if run.measured.step_time_s is not None]
 
 
 @dataclass(frozen=True)
@@ -93,28 +143,27 @@ class SweptPlan:
     measurement: Measurement | None
 
 
-def read_sweep_plans(path: Path) -> list[SweptPlan]:
+def sweep_plans(runs: Sequence[Run]) -> list[SweptPlan]:
     """Plans of workloads whose every plan was tried; those that the framework's rules refuse are left out."""
-    plans = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
-        row = json.loads(line)
-        try:
-            scenario = parse_scenario(row["scenario"])
-        except InputError:
-            continue
-        plans.append(SweptPlan(row["workload"], scenario, None if row.get("crashed") else _measurement(row)))
-    return plans
+    return [
+        SweptPlan(run.workload, run.scenario, None if run.crashed else to_measurement(run))
+        for run in runs
+        if run.workload and run.is_legal
+    ]
 
 
-def read_sweeps(path: Path) -> list[Measurement]:
+def sweep_measurements(runs: Sequence[Run]) -> list[Measurement]:
     """The measured plans of sources that consist of nothing but a sweep."""
-    measured = [plan.measurement for plan in read_sweep_plans(path) if plan.measurement]
-    return [row for row in measured if row.source == SWEEP_SOURCE]
+    return [to_measurement(run) for run in runs if run.source == SWEEP_SOURCE and not run.crashed]
 
 
-def peak_memory(rows: Sequence[Measurement]) -> NDArray[np.float64]:
-    """GiB; NaN where none was published."""
-    return np.array([np.nan if row.peak_memory_gib is None else row.peak_memory_gib for row in rows])
+def peaks_gib(rows: Sequence[Measurement]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Measured and predicted peaks of the rows with a published one."""
+    peaks = [(row.scenario, row.peak) for row in rows if row.peak is not None]
+    if not peaks:
+        return np.zeros(0), np.zeros(0)
+    scenarios, readings = zip(*peaks, strict=True)
+    return np.array([reading.gib for reading in readings]), predicted_gib(scenarios, readings)
 
 
 def step_times(rows: Sequence[Measurement]) -> NDArray[np.float64]:
@@ -159,9 +208,6 @@ def offers(experts: Sequence[Measurement], *, frozen: bool = False) -> list[Offe
     with get_context("spawn").Pool(2) as pool:
         found = pool.map(partial(offer, frozen=frozen), experts, chunksize=1)
     return [offer for offer in found if len(offer.found.best.step_time_s)]
-
-
-FROZEN = ("zero_stage", "recompute")
 
 
 def offer(expert: Measurement, frozen: bool = False) -> Offer:

@@ -9,44 +9,45 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from research.errors import Corrected, build_residual, correct, learn_intervals, learn_prior
 from research.fit import (
-    MEASUREMENTS,
-    REPO,
-    SWEEPS,
-    OutOfFold,
+    Indices,
     Table,
     concat_tables,
     cross_validate,
     fit,
     group_folds,
-    learn_intervals,
     source_folds,
     tabulate,
-    take_keys,
 )
 from research.published import (
+    REPO,
+    RUNS,
+    SMALL_MODEL_SOURCE,
     SWEEP_SOURCE,
     Measurement,
     SweptPlan,
-    peak_memory,
-    read_measurements,
-    read_sweep_plans,
+    measurements,
+    peaks_gib,
+    read_runs,
+    sweep_plans,
 )
-from tools.cost.calibration import interval, shipped_calibration
-from tools.cost.constants import resolve
-from tools.cost.inputs import Array
-from tools.cost.predict import predict
-from tools.cost.step import step_breakdown
-from tools.cost.validation import MemoryScore, Point, RunKind, Score, Validation
 from tools.errors import AsapError
+from tools.model.calibration import shipped_calibration
+from tools.model.constants import resolve
+from tools.model.intervals import IntervalModel, interval
+from tools.model.predict import predict
+from tools.model.residual import Correction, ResidualPrior
+from tools.model.validation import MemoryScore, Point, RunKind, Score, ScoreGrouping, Validation
+from tools.physics.inputs import Array
+from tools.physics.step import step_terms
+from tools.scenario import Scenario
 
 Mask = NDArray[np.bool_]
-Grouping = Literal["rows", "source", "device"]
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Outcome:
     high_s: Array
 
 
-def score(outcome: Outcome, rows: Mask, section: str, grouped_by: Grouping, name: str) -> Score:
+def score(outcome: Outcome, rows: Mask, section: str, grouped_by: ScoreGrouping, name: str) -> Score:
     relative = outcome.predicted_s[rows] / outcome.measured_s[rows] - 1.0
     error = np.abs(relative)
     inside = (outcome.low_s <= outcome.measured_s) & (outcome.measured_s <= outcome.high_s)
@@ -73,6 +74,7 @@ def score(outcome: Outcome, rows: Mask, section: str, grouped_by: Grouping, name
         bias=float(np.median(relative)),
         within_10=float((error <= 0.1).mean()),
         coverage=float(inside[rows].mean()),
+        half_width=float(np.median(np.sqrt(outcome.high_s / outcome.low_s)[rows]) - 1.0),
     )
 
 
@@ -84,25 +86,25 @@ def mean_over_sources(
         score(outcome, rows & (sources == source), section, "rows", name)
         for source in np.unique(sources[rows])
     ]
-    fields = ("mape", "median", "bias", "within_10", "coverage")
+    fields = ("mape", "median", "bias", "within_10", "coverage", "half_width")
     means = {field: float(np.mean([getattr(scores, field) for scores in each])) for field in fields}
     return Score(section=section, grouped_by="rows", name=name, rows=int(rows.sum()), **means)
 
 
-def memory_score(name: str, predicted_gib: Array, measured_gib: Array, fits: Mask) -> MemoryScore:
-    """Error over the rows with a published peak (else NaN), and the share of all rows predicted to fit."""
-    known = ~np.isnan(measured_gib)
-    error = np.abs(predicted_gib[known] / measured_gib[known] - 1.0)
+def memory_score(name: str, rows: Sequence[Measurement]) -> MemoryScore:
+    """Error over the rows with a published peak, and the share of all rows predicted to fit."""
+    measured, predicted = peaks_gib(rows)
     return MemoryScore(
         name=name,
-        rows=int(known.sum()),
-        mape=float(error.mean()) if known.any() else 0.0,
-        fits_share=float(fits.mean()),
+        rows=len(measured),
+        mape=float(np.abs(predicted / measured - 1.0).mean()) if len(measured) else 0.0,
+        fits_share=_fits_share([row.scenario for row in rows]),
     )
 
 
 HEADER = (
-    "| {} | rows | MAPE | median | bias | within 10% | 80% interval holds |\n" + "|---" + "|---:" * 6 + "|"
+    "| {} | rows | MAPE | median | bias | within 10% | 80% interval holds | its half width |\n"
+    "|---" + "|---:" * 7 + "|"
 )
 
 
@@ -123,7 +125,8 @@ def report(validation: Validation, plot: str) -> str:
 
 
 def _line(s: Score) -> str:
-    figures = f"{s.mape:.1%} | {s.median:.1%} | {s.bias:+.1%} | {s.within_10:.0%} | {s.coverage:.0%}"
+    errors = f"{s.mape:.1%} | {s.median:.1%} | {s.bias:+.1%} | {s.within_10:.0%}"
+    figures = f"{errors} | {s.coverage:.0%} | ±{s.half_width:.0%}"
     return f"| {s.name} | {s.rows} | {figures} |"
 
 
@@ -226,17 +229,16 @@ DATA = REPO / "kb_seed" / "validation.json"
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="make validate", description=__doc__)
-    parser.add_argument("--measurements", type=Path, default=MEASUREMENTS, help="JSONL file of measured runs")
-    parser.add_argument(
-        "--sweeps", type=Path, default=SWEEPS, help="JSONL file of whole sweeps; absent: none"
-    )
+    parser.add_argument("--runs", type=Path, default=RUNS, help="folder or JSONL file of published runs")
     parser.add_argument(
         "--output", type=Path, default=REPO / "docs", help="folder for validation.md and its plot"
     )
     parser.add_argument("--data", type=Path, default=DATA, help="file for the scores as JSON")
     options = parser.parse_args(arguments)
     try:
-        validation = validate(read_measurements(options.measurements), read_sweep_plans(options.sweeps))
+        runs = read_runs(options.runs)
+        rows, swept = measurements(runs), sweep_plans(runs)
+        validation = validate(rows, swept)
     except AsapError as error:
         print(f"validate: error: {error}", file=sys.stderr)
         return 2
@@ -253,25 +255,36 @@ def validate(rows: Sequence[Measurement], swept: Sequence[SweptPlan] = ()) -> Va
     measured = [p.measurement for p in swept if p.measurement and p.measurement.source == SWEEP_SOURCE]
     table, always = tabulate(rows), tabulate(measured) if measured else None
     start = fit(concat_tables(table, always) if always else table).shifts
-    by_source = cross_validate(table, source_folds(table.sources), always, start)
-    by_group = cross_validate(table, group_folds(table.groups), always, start)
-    left_out = with_intervals(table, by_source, by_group, by_source)
-    outcome = with_intervals(table, by_group, by_group, by_source)
+    results = [
+        cross_validate(table, folds, always, start)
+        for folds in (group_folds(table.groups), source_folds(table.sources))
+    ]
+    prior = learn_prior(table, results)
+    by_group, by_source = (correct(table, result, prior) for result in results)
+    outcome, left_out = with_intervals(table, by_group, by_source)
     headline, moe = table.headline, np.array([row.scenario.model.is_moe for row in rows])
+    names = np.array(table.sources)
+    small = names == SMALL_MODEL_SOURCE
     overall = {
         "all": headline,
         "dense": headline & ~moe,
         "mixture of experts": headline & moe,
-        "very small models, apart": ~headline,
+        "very small models, apart": small,
+        "low confidence, apart": ~headline & ~small,
     }
-    sources, devices = _masks(table.sources), _masks([row.scenario.cluster.device for row in rows])
-    names = np.array(table.sources)
+    parts: dict[ScoreGrouping, dict[str, Mask]] = {
+        "device": _masks([row.scenario.cluster.device for row in rows]),
+        "framework": _masks([row.scenario.training.framework for row in rows], headline),
+        "kind of model": _masks([_model_kind(row) for row in rows], headline),
+        "fabric": _masks([row.scenario.cluster.fabric or "not stated" for row in rows], headline),
+    }
     first = "Whole sources left out in turn, mean over sources"
-    sections: list[tuple[str, Grouping, Outcome, dict[str, Mask]]] = [
+    sections: list[tuple[str, ScoreGrouping, Outcome, dict[str, Mask]]] = [
         ("Whole sources left out in turn, every row alike", "rows", left_out, overall),
-        ("By source, each left out whole", "source", left_out, sources),
+        ("By source, each left out whole", "source", left_out, _masks(table.sources)),
+        *((f"By {part}, whole sources left out", part, left_out, masks) for part, masks in parts.items()),
         ("Groups left out in turn", "rows", outcome, overall),
-        ("By device, groups left out", "device", outcome, devices),
+        *((f"By {part}, groups left out", part, outcome, masks) for part, masks in parts.items()),
     ]
     kinds = _kinds(rows, table)
     return Validation(
@@ -287,7 +300,7 @@ def validate(rows: Sequence[Measurement], swept: Sequence[SweptPlan] = ()) -> Va
                 for name, mask in masks.items()
                 if mask.any()
             ),
-            *(_sweep_scores(table, tabulate(measured), measured, swept) if measured else ()),
+            *(_sweep_scores(table, tabulate(measured), measured, swept, prior) if measured else ()),
         ),
         memory=_memory_scores(rows, swept),
         points=tuple(
@@ -297,15 +310,25 @@ def validate(rows: Sequence[Measurement], swept: Sequence[SweptPlan] = ()) -> Va
     )
 
 
-def with_intervals(table: Table, result: OutOfFold, by_group: OutOfFold, by_source: OutOfFold) -> Outcome:
-    """Intervals of a fold are learned from the other folds' residuals (cross-conformal)."""
-    low, high = np.zeros(len(table.sources)), np.zeros(len(table.sources))
-    for fold in np.unique(result.fold_of):
-        test, others = np.flatnonzero(result.fold_of == fold), np.flatnonzero(result.fold_of != fold)
+def with_intervals(table: Table, *results: Corrected) -> list[Outcome]:
+    """Of groups and of sources left out. A source's intervals are learned from the other sources' errors."""
+    by_group, by_source = results
+    sources, ends = np.array(table.sources), np.zeros((len(results), 2, len(table.sources)))
+    for source in np.unique(sources):
+        test, others = np.flatnonzero(sources == source), np.flatnonzero(sources != source)
         model = learn_intervals(table, by_group, by_source, others)
-        keys = take_keys(table.keys, test)
-        low[test], high[test] = interval(model, table.inputs.take(test), keys, result.predicted_s[test])
-    return Outcome(table.measured_s, result.predicted_s, low, high)
+        for end, result in zip(ends, results, strict=True):
+            end[:, test] = _ends(model, table, result, test)
+    return [
+        Outcome(table.measured_s, result.predicted_s, low, high)
+        for result, (low, high) in zip(results, ends, strict=True)
+    ]
+
+
+def _ends(model: IntervalModel, table: Table, result: Corrected, rows: Indices) -> tuple[Array, Array]:
+    part, nothing = table.take(rows), np.zeros(len(rows))
+    correction = Correction(nothing, result.distance[rows])
+    return interval(model, part.inputs, part.keys, result.terms.take(rows), correction)
 
 
 NEAR_BEST = 1.5
@@ -313,7 +336,11 @@ NEAR_BEST = 1.5
 
 
 def _sweep_scores(
-    table: Table, sweep: Table, measured: Sequence[Measurement], swept: Sequence[SweptPlan]
+    table: Table,
+    sweep: Table,
+    measured: Sequence[Measurement],
+    swept: Sequence[SweptPlan],
+    prior: ResidualPrior,
 ) -> Iterator[Score]:
     """The sweep predicted by a fit without it, and with its other workloads in it."""
     workload_of = {p.measurement.id: p.workload for p in swept if p.measurement}
@@ -322,47 +349,57 @@ def _sweep_scores(
     for name in np.unique(workloads):
         inside = workloads == name
         near |= inside & (sweep.measured_s <= NEAR_BEST * sweep.measured_s[inside].min())
-    without = fit(table)
-    alone = step_breakdown(sweep.inputs, resolve(sweep.keys, without.shifts)).total
+    without, everything = fit(table), np.arange(len(measured))
+    alone_s = step_terms(table.inputs, resolve(table.keys, without.shifts)).total
+    residual = build_residual(table, [""] * len(table.sources), alone_s, prior)
+    correction = residual.correct(sweep.inputs, sweep.keys)
     folds = [np.flatnonzero(workloads == name) for name in np.unique(workloads)]
-    among = cross_validate(sweep, folds, table, without.shifts).predicted_s
     section = "The sweep, plans near the best of their workload"
-    for name, predicted in (("left out whole", alone), ("its workloads left out in turn", among)):
-        low, high = interval(shipped_calibration().intervals, sweep.inputs, sweep.keys, predicted)
-        yield score(Outcome(sweep.measured_s, predicted, low, high), near, section, "rows", name)
+    for name, terms in (
+        ("left out whole", step_terms(sweep.inputs, resolve(sweep.keys, without.shifts))),
+        ("its workloads left out in turn", cross_validate(sweep, folds, table, without.shifts).terms),
+    ):
+        terms = terms.broadcast(len(measured)) * np.exp(correction.log_factor)
+        result = Corrected(terms.total, terms, correction.distance)
+        low, high = _ends(shipped_calibration().intervals, sweep, result, everything)
+        yield score(Outcome(sweep.measured_s, terms.total, low, high), near, section, "rows", name)
 
 
-def _masks(labels: Sequence[str]) -> dict[str, Mask]:
+def _masks(labels: Sequence[str], among: Mask | None = None) -> dict[str, Mask]:
     names = np.array(labels)
-    return {str(name): names == name for name in np.unique(names)}
+    return {str(name): (names == name) & (True if among is None else among) for name in np.unique(names)}
+
+
+def _model_kind(row: Measurement) -> str:
+    model = row.scenario.model
+    if model.num_mixer_layers:
+        return "hybrid (Mamba and attention)"
+    return "mixture of experts" if model.is_moe else "dense"
 
 
 def _kinds(rows: Sequence[Measurement], table: Table) -> list[RunKind]:
     return [
-        ("moe" if row.scenario.model.is_moe else "dense") if counted else "small"
-        for row, counted in zip(rows, table.headline, strict=True)
+        "small" if source == SMALL_MODEL_SOURCE else "moe" if row.scenario.model.is_moe else "dense"
+        for row, source in zip(rows, table.sources, strict=True)
     ]
 
 
 def _memory_scores(rows: Sequence[Measurement], swept: Sequence[SweptPlan]) -> tuple[MemoryScore, ...]:
     """Of published runs by source, and of the sweep's plans that ran and that crashed."""
-    with_peak = sorted({row.source for row in rows if row.peak_memory_gib is not None})
-    scores = [_memory("published runs", rows)]
-    scores += [_memory(source, [row for row in rows if row.source == source]) for source in with_peak]
+    with_peak = sorted({row.source for row in rows if row.peak is not None})
+    scores = [memory_score("published runs", rows)]
+    scores += [memory_score(source, [row for row in rows if row.source == source]) for source in with_peak]
     ran = [plan.measurement for plan in swept if plan.measurement]
     crashed = [plan.scenario for plan in swept if plan.measurement is None]
     if ran and crashed:
-        scores.append(_memory("plans of sweeps that ran", ran))
-        fits = np.array([prediction.fits for prediction in predict(crashed)])
-        scores.append(memory_score("plans of sweeps that crashed", np.zeros(1), np.full(1, np.nan), fits))
+        scores.append(memory_score("plans of sweeps that ran", ran))
+        share = _fits_share(crashed)
+        scores.append(MemoryScore(name="plans of sweeps that crashed", rows=0, mape=0.0, fits_share=share))
     return tuple(scores)
 
 
-def _memory(name: str, rows: Sequence[Measurement]) -> MemoryScore:
-    predictions = predict([row.scenario for row in rows])
-    predicted = np.array([prediction.peak_memory_gib for prediction in predictions])
-    fits = np.array([prediction.fits for prediction in predictions])
-    return memory_score(name, predicted, peak_memory(rows), fits)
+def _fits_share(scenarios: Sequence[Scenario]) -> float:
+    return float(np.mean([prediction.fits for prediction in predict(scenarios)]))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[1]
@@ -22,7 +23,7 @@ LOCKS = {
     "image": (
         [
             "-e ./asap_client",
-            "-e .[kubernetes,tracing]",
+            "-e .[tracing]",
             "safetensors",
             "threadpoolctl",
             "tokenizers",
@@ -35,6 +36,9 @@ LOCKS = {
 """Of each lock what is installed with its dependencies, and what without."""
 INSTEAD = {"studio": "tests/acceptance/constraints-studio.txt"}
 """Locks some packages of which have another version than in constraints.txt."""
+UNUSED = ("huggingface-hub", "kubernetes", "onnxruntime", "zstandard")
+"""What chromadb, tokenizers and langsmith name and the service does without: it has an embedding of its own,
+downloads nothing and sends nothing to LangSmith. `make demo` and the image install their lock alone."""
 OF_TORCH = re.compile(r"(nvidia|cuda)-.*|triton")
 """What PyPI's PyTorch brings for CUDA."""
 
@@ -58,12 +62,16 @@ def _package(line: str) -> str:
     return line.partition("==")[0].lower().replace("_", "-")
 
 
-def resolve(uv: str, constraints: str, requirements: list[str], *options: str) -> list[dict[str, object]]:
+def resolve(
+    uv: str, constraints: str, requirements: list[str], *options: str, without: Sequence[str] = ()
+) -> list[dict[str, object]]:
     if not requirements:
         return []
     with tempfile.TemporaryDirectory() as folder:
         target, wanted = Path(folder) / "pylock.toml", Path(folder) / "constraints.txt"
+        overrides = Path(folder) / "overrides.txt"
         wanted.write_text(constraints)
+        overrides.write_text("\n".join(f"{name} ; python_version < '3'" for name in without))
         command = [
             uv,
             "pip",
@@ -75,7 +83,7 @@ def resolve(uv: str, constraints: str, requirements: list[str], *options: str) -
             "--python-version",
             "3.11",
         ]
-        command += ["-c", str(wanted), "-o", str(target), *options]
+        command += ["-c", str(wanted), "--override", str(overrides), "-o", str(target), *options]
         subprocess.run(command, cwd=REPO, input="\n".join(requirements), text=True, check=True)
         packages: list[dict[str, object]] = tomllib.loads(target.read_text())["packages"]
     names = [str(package["name"]) for package in packages]
@@ -88,7 +96,9 @@ def main() -> None:
     (REPO / "locks").mkdir(exist_ok=True)
     for name, (with_dependencies, without) in LOCKS.items():
         known = constraints_of(name)
-        packages = [*resolve(uv, known, with_dependencies), *resolve(uv, known, without, "--no-deps")]
+        unused = UNUSED if name == "image" else ()
+        packages = resolve(uv, known, with_dependencies, without=unused)
+        packages += resolve(uv, known, without, "--no-deps")
         lines = [
             " \\\n    ".join(
                 [

@@ -1,18 +1,23 @@
 #!/usr/bin/env bash
 # Makes a virtual environment and installs pinned packages into it. Called by the Makefile:
-#   scripts/setup.sh FOLDER CONSTRAINTS [--lock FILE] REQUIREMENT...
+#   scripts/setup.sh FOLDER CONSTRAINTS [--lock FILE [--whole]] REQUIREMENT...
 # With a lock, each package is checked against the digests in it; it is for Python 3.11 on Linux x86-64, and elsewhere the
-# versions of CONSTRAINTS alone are kept. What the lock leaves out (PyTorch) comes by CONSTRAINTS everywhere.
+# versions of CONSTRAINTS alone are kept. What the lock leaves out (PyTorch) comes by CONSTRAINTS everywhere, unless the
+# lock is the whole: then what packages name and ASAP does without stays away.
 # Nothing is compiled: Python does so when it first imports a module, and most are never imported.
 # A half-made environment from an interrupted run is completed, one whose Python is gone is made anew.
 set -euo pipefail
 
 venv=$1 constraints=$2
 shift 2
-lock=
+lock= of_ours=()
 if [[ $1 == --lock ]]; then
     lock=$2
     shift 2
+fi
+if [[ $1 == --whole ]]; then
+    of_ours=(--no-deps)
+    shift
 fi
 
 supported() { "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null; }
@@ -82,7 +87,7 @@ install_packages() {
     if has_lock; then
         install_lock
         # Our own packages are built with what the lock brought.
-        pip_install --no-build-isolation -c "$constraints" "$@"
+        pip_install --no-build-isolation "${of_ours[@]}" -c "$constraints" "$@"
     else
         echo "setup: resolving pinned packages (log: $venv/install.log)"
         pip_install -c "$constraints" "$@"

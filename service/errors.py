@@ -14,8 +14,8 @@ class NotFoundError(AsapError):
 class ConflictError(AsapError):
     """The message says the present state and what would be allowed."""
 
-    def __init__(self, message: str, field: str | None = None) -> None:
-        self.field = field
+    def __init__(self, message: str, path: str | None = None) -> None:
+        self.path = path
         super().__init__(message)
 
 
@@ -35,14 +35,8 @@ class OutOfTimeError(AsapError):
     """The message says what would help."""
 
 
-class NewerDatabaseError(AsapError):
-    """Nothing is read or written: what the newer schema means is not known here."""
-
-    def __init__(self, revision: str, last_known: str) -> None:
-        super().__init__(
-            f"the database has the schema revision {revision}, which this version of asap does not know "
-            f"(its last is {last_known}); install the newer version that upgraded the database"
-        )
+class SchemaError(AsapError):
+    """The database has tables that this version can neither use nor upgrade; nothing in it was changed."""
 
 
 class QuotaError(AsapError):

@@ -14,7 +14,7 @@ from pydantic import SecretStr
 from service.settings import Settings
 
 request_id: ContextVar[str | None] = ContextVar("request_id", default=None)
-"""Of the request that is being answered; threads that work for it see it too."""
+"""Names the request that is being answered; threads that work for it see it too."""
 
 HIDDEN = "[hidden]"
 _SHORTEST_SECRET = 6

@@ -6,237 +6,514 @@ A scenario in, JSON out, short enough for a model to read.
 import inspect
 import json
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
+from dataclasses import asdict, fields
 from functools import cached_property, wraps
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import uvicorn
 from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
+from mcp.server.mcpserver.context import Context as CallContext
+from mcp.server.mcpserver.exceptions import ResourceError, ToolError
+from mcp.server.mcpserver.tools import Tool
+from mcp.server.mcpserver.utilities.func_metadata import ArgModelBase
 from mcp_types import CallToolResult, TextContent, ToolAnnotations
-from pydantic import Field, JsonValue, ValidationError
-from pydantic_core import to_json, to_jsonable_python
+from pydantic import ConfigDict, Field, create_model
+from pydantic_core import to_json
 
+from graph.answers import SuggestedPlan
+from graph.tools import VIEWS, FewPlans, PlanLimits, ProfileTools, Toolbox
 from service import __version__
-from service.schemas import ScenarioCreate, SearchCreate
 from service.settings import Settings
 from tools.errors import AsapError, InputError
-from tools.scenario.fields import JsonObject
+from tools.frameworks import EXPORT_FORMATS, IMPORT_FORMATS, Export, ImportOptions, Patch
+from tools.frameworks import export_plan as write_plan
+from tools.frameworks import patch_plan as change_file
+from tools.frameworks.formats import REGISTRY
+from tools.frameworks.start import start_scenario
+from tools.hardware import describe, device_names, get_device
+from tools.model.logs import read_log
+from tools.model.near import nearest_runs
+from tools.model.predict import Prediction
+from tools.model.predict import predict as predict_all
+from tools.model.published import published_runs
+from tools.model.row_checks import check_rows
+from tools.model.run_tables import find_table, rows_of_table
+from tools.physics.terms import STEP_TERMS
+from tools.recommend.optimize import explain_against_best
+from tools.recommend.report import PlanFields
+from tools.scenario import Scenario
+from tools.scenario.fields import NOTHING, JsonObject, build
+from tools.scenario.parse import StatedScenario, parse_scenario
 from tools.scenario.spec import REQUIRED_PLAN_FIELDS
 
 if TYPE_CHECKING:
-    from graph.answers import SuggestedPlan
     from graph.context import Context
-    from graph.toolbox import Toolbox
-    from tools.kb import Hit
+    from graph.report import Report
 
-Scenario = Annotated[ScenarioCreate, Field(description="model, cluster, training and plan")]
-Search = Annotated[SearchCreate, Field(description="a scenario; `plan` is today's, absent for a cold start")]
-PlanFields = Annotated[JsonObject, Field(description="the fields that differ from the best plan")]
-Folder = Annotated[str, Field(description="traces of one run, one file per rank", max_length=4000)]
-Question = Annotated[str, Field(description="a sentence, or a whole diagnosis", max_length=4000)]
-Format = Annotated[
-    str,
-    Field(
-        description="torchtitan, megatron, nemo, deepspeed, maxtext, accelerate, nanotron, automodel or "
-        "huggingface"
-    ),
+# Without their fields, which stand once in a resource: seven tools would repeat 18 kB each.
+PlannedJson = Annotated[JsonObject, Field(description="model, cluster, training and plan")]
+ScenarioJson = Annotated[JsonObject, Field(description="a scenario; `plan` is today's, if there is one")]
+RunRows = Annotated[list[JsonObject], Field(min_length=1, max_length=1000)]
+PlansJson = Annotated[list[JsonObject], Field(min_length=2, max_length=4, description="fields of each plan")]
+# Not `str | None`: the protocol's package would read a config.json out of such a text.
+ConfigText = Annotated[str, Field(description="the file's text", max_length=1_000_000)]
+FilePath = Annotated[str, Field(description="or the file, below the server's folder", max_length=4000)]
+FormatName = Annotated[str, Field(description=f"one of {', '.join(IMPORT_FORMATS)} (default: recognised)")]
+FileSettings = Annotated[
+    JsonObject,
+    Field(description="variables of the file (TP: 8) or fields of the scenario (plan.recompute: full)"),
 ]
-Limit = Annotated[int, Field(ge=1, le=20)]
-Limits = Annotated[
-    JsonObject, Field(description='per plan field a value, a list, or {"not": [...], "min": n, "max": n}')
-]
-Count = Annotated[int, Field(ge=1, le=3)]
-Plans = Annotated[list[JsonObject], Field(min_length=2, max_length=4, description="fields of each plan")]
-Term = Annotated[str, Field(description="a key of breakdown_s, such as tp_comm_exposed", max_length=60)]
-Factor = Annotated[float, Field(ge=0, le=10)]
-Device = Annotated[str, Field(description="a name of the catalogue, such as h100-sxm-80gb", max_length=60)]
-NumDevices = Annotated[int, Field(ge=1, le=1_000_000)]
-Configuration = Annotated[str, Field(description="the configuration's text", max_length=1_000_000)]
-View = Literal["summary", "stragglers", "collectives", "operations", "host", "variation"]
+ReportName = Annotated[str, Field(description="`report` of an answer of optimize", max_length=20)]
+ProposalRank = Annotated[int, Field(description="rank of its proposal", ge=1, le=3)]
 
 HOST, PATH = "127.0.0.1", "/mcp"
+SCENARIO_RESOURCE = "asap://scenario"
+JSON = "application/json"
 DIGITS = 4
 """Significant digits of every number: an assistant pays for each token."""
-ARGUMENTS = {"DIR": "folder", "--format": "format"}
-"""Names of the command line, as the tools call them."""
 INSTRUCTIONS = f"""\
 ASAP predicts and improves how a training job of a large language model is sharded. A scenario has `model`
 (a Hugging Face config.json will do), `cluster` (device, num_devices, devices_per_node), `training` (seq_len,
 global_batch_size, precision, framework) and `plan`
 ({", ".join(REQUIRED_PLAN_FIELDS)}, ...).
 Numbers come from these tools: do not estimate step times yourself. Predictions have an 80% interval; report
-it too."""
-
-REPORT_FIELDS = (
-    "verdict", "first_step", "would_change", "diagnosis", "baseline", "proposals", "rejected", "searched",
-    "advice", "cases", "notes", "incidents", "reasoner",
-)  # fmt: skip
-"""Fields of a session's report to return; the others are for figures."""
-ITEM_FIELDS = {
-    "rejected": ("summary", "binding", "why", "step_time_s", "step_time_ratio", "peak_memory_gib"),
-    "advice": ("id", "title", "do", "effect"),
-    "cases": ("id", "title", "status", "warning", "lesson"),
+it too. From files to a change of them: `import_plan` (the job's script or configuration, with the config.json
+as `model`), `optimize` with its scenario, `patch_plan` with the report's name. Resources have the fields of a
+scenario ({SCENARIO_RESOURCE}), the devices and the formats."""
+PLAN_STEPS = """\
+Import it with import_plan and call optimize. Say the plan, its step time with the interval, what was assumed
+and what would change the answer; then export the plan."""
+PATCH_STEPS = """\
+Import it with import_plan, call optimize, show the diff of patch_plan with the predicted gain and its
+interval, and apply it once I agree."""
+MAX_REPORTS = 32
+"""That are remembered for `ask`, `export_plan` and `patch_plan`."""
+MAX_CONFIG_BYTES = 2**20
+MAX_FILE_BYTES = 64 * 2**20
+"""Of a log."""
+REPORT_FIELDS: dict[str, bool | dict[str, set[str]]] = {
+    "verdict": True,
+    "explanation": True,
+    "first_step": True,
+    "would_change": True,
+    "diagnosis": True,
+    "baseline": True,
+    "proposals": True,
+    "rejected": {
+        "__all__": {"summary", "binding", "why", "step_time_s", "step_time_ratio", "peak_memory_gib"}
+    },
+    "searched": True,
+    "advice": {"__all__": {"id", "title", "do", "effect"}},
+    "cases": {"__all__": {"id", "title", "status", "warning", "lesson"}},
+    "notes": True,
+    "incidents": True,
+    "reasoner": True,
 }
-"""Fields to return of each item of these lists; `search_knowledge` returns whole entries."""
-ANALYSIS_FIELDS = ("diagnosis", "total", "stragglers", "collectives", "pipeline", "unreadable")
+"""Fields of a report to return; the others are for figures, and `search_knowledge` has whole entries."""
+TRACE_FIELDS = {"diagnosis", "total", "stragglers", "collectives", "pipeline", "unreadable"}
 """Fields of a trace analysis to return; those of each rank would fill a model's context."""
 LIMITED_LISTS = ("stragglers", "collectives", "unreadable")
 MAX_ITEMS = 20
 """Per list, the worst first: a job may have thousands of ranks."""
 
 
-def make_server(settings: Settings, folder: Path) -> MCPServer[Any]:
-    """Traces are read below `folder` only."""
-    server: MCPServer[Any] = MCPServer("asap", version=__version__, instructions=INSTRUCTIONS)
-    annotations = ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False)
-    tools = Tools(settings, folder)
-    for tool in (  # in the order in which an assistant would use them
+class ClosedArguments(ArgModelBase):
+    model_config = ConfigDict(extra="forbid")
+
+
+class ClosedTool(Tool):
+    """Refuses what it does not know, and names a mistake as every other front end does."""
+
+    async def run(
+        self, arguments: dict[str, Any], context: CallContext[Any, Any], convert_result: bool = False
+    ) -> object:
+        try:
+            build(self.fn_metadata.arg_model, self.fn_metadata.pre_parse_json(arguments))
+        except InputError as error:
+            raise ToolError(str(error)) from None
+        return await super().run(arguments, context, convert_result)
+
+
+def make_server(settings: Settings, folder: Path) -> MCPServer[object]:
+    """Files are read below `folder` only."""
+    tools = AssistantTools(settings, folder)
+    in_order_of_use: tuple[Callable[..., object], ...] = (
+        tools.import_plan,
         tools.predict,
         tools.optimize,
+        tools.ask,
         tools.search_plans,
         tools.compare_plans,
         tools.explain_plan,
         tools.what_if,
         tools.export_plan,
-        tools.import_plan,
+        tools.patch_plan,
+        tools.near_runs,
+        tools.check_runs,
+        tools.read_runs,
         tools.diagnose,
         tools.search_knowledge,
         tools.hardware,
-    ):
-        server.add_tool(_with_tool_errors(tool), description=inspect.getdoc(tool), annotations=annotations)
+    )
+    server: MCPServer[object] = MCPServer(
+        "asap", version=__version__, instructions=INSTRUCTIONS, tools=[*map(closed_tool, in_order_of_use)]
+    )
+
+    @server.resource(SCENARIO_RESOURCE, description="JSON Schema of a scenario", mime_type=JSON)
+    def scenario() -> str:
+        return json.dumps(StatedScenario.model_json_schema())
+
+    @server.resource("asap://devices", description="the device catalogue", mime_type=JSON)
+    def devices() -> str:
+        return to_json(tools.hardware()).decode()
+
+    @server.resource("asap://formats", description="configurations that are read and written", mime_type=JSON)
+    def formats() -> str:
+        return json.dumps({name: {"reads": f.reads, "writes": f.writes} for name, f in REGISTRY.items()})
+
+    @server.resource("asap://knowledge/{id}", description="a playbook or case, whole", mime_type=JSON)
+    def knowledge(id: str) -> str:
+        try:
+            return to_json(tools.knowledge_entry(id)).decode()
+        except InputError as error:
+            raise ResourceError(str(error)) from None
+
+    @server.prompt(description="the best plan of a model or of today's job")
+    def plan(what: str, devices: str) -> str:
+        return f"Which sharding plan should {what} train with on {devices}? {PLAN_STEPS}"
+
+    @server.prompt(description="a training script changed to the best plan")
+    def patch(file: str, devices: str) -> str:
+        return f"Change {file}, which runs on {devices}, to the best sharding plan. {PATCH_STEPS}"
+
     return server
 
 
-def serve_http(server: MCPServer[Any], port: int, announce: Callable[[str], None]) -> None:
+def closed_tool(method: Callable[..., object]) -> ClosedTool:
+    """A tool with the arguments of the method; a field of ImportOptions is an argument of its own."""
+    tool = ClosedTool.from_function(
+        with_tool_errors(method),
+        description=inspect.getdoc(method),
+        annotations=ToolAnnotations(read_only_hint=True, idempotent_hint=True, open_world_hint=False),
+    )
+    assert isinstance(tool, ClosedTool)
+    open_model = tool.fn_metadata.arg_model
+    closed = create_model(open_model.__name__, __base__=(open_model, ClosedArguments))
+    metadata = tool.fn_metadata.model_copy(update={"arg_model": closed})
+    schema = closed.model_json_schema(by_alias=True)
+    return tool.model_copy(update={"fn_metadata": metadata, "parameters": schema})
+
+
+def with_tool_errors(tool: Callable[..., object]) -> Callable[..., CallToolResult]:
+    """Returns a caller's mistake to the model as a tool error, so that it can correct the call.
+
+    An answer is the same twice, as the protocol has it: compact text for models, and data for programs.
+    """
+    arguments = dict(inspect.signature(tool).parameters)
+    options = arguments.pop("options", None)
+    stated = {
+        name: hint
+        for name, hint in get_type_hints(ImportOptions, include_extras=True).items()
+        if options and hasattr(hint, "__metadata__")
+    }
+    for field in fields(ImportOptions) if stated else ():
+        if field.name in stated:
+            arguments[field.name] = inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=field.default,
+                annotation=stated[field.name],
+            )
+
+    @wraps(tool)
+    def call(**named: object) -> CallToolResult:
+        beside: dict[str, Any] = {name: named.pop(name) for name in stated if name in named}
+        try:
+            given = {"options": ImportOptions(**beside)} if stated else {}
+            answer = to_json(tool(**named, **given), fallback=str, exclude_none=True)
+        except InputError as error:
+            argument = error.path.rpartition(".")[2]
+            raise ToolError(str(error.at(argument) if argument in arguments else error)) from None
+        except AsapError as error:
+            raise ToolError(str(error)) from None
+        data = json.loads(answer, parse_float=lambda digits: float(f"{float(digits):.{DIGITS}g}"))
+        text = TextContent(type="text", text=to_json(data).decode())
+        return CallToolResult(content=[text], structured_content=data)
+
+    call.__signature__ = inspect.Signature(list(arguments.values()))  # type: ignore[attr-defined]
+    return call
+
+
+def serve_http(server: MCPServer[object], port: int, announce: Callable[[str], None]) -> None:
     """On loopback only: there is no key. Pages of other sites are refused by their Host and Origin."""
     app = server.streamable_http_app(
         host=HOST, streamable_http_path=PATH, stateless_http=True, json_response=True
     )
-    with _listen(port) as listening:
+    try:
+        listening = socket.create_server((HOST, port))
+    except OSError as error:
+        raise AsapError(f"cannot listen on {HOST}:{port}: {error.strerror or error}") from None
+    with listening:
         announce(f"http://{HOST}:{listening.getsockname()[1]}{PATH}")
         uvicorn.Server(uvicorn.Config(app, log_config=None)).run(sockets=[listening])
 
 
-class Tools:
+class AssistantTools:
     """The docstrings of the methods are the descriptions that an assistant reads."""
 
     def __init__(self, settings: Settings, folder: Path) -> None:
         self._settings, self._folder = settings, folder.resolve()
         self._lock = Lock()
+        self._count = 0
+        self._reports: dict[str, tuple[Scenario, Report]] = {}
 
-    def predict(self, scenario: Scenario) -> JsonObject:
+    def predict(self, scenario: PlannedJson) -> Prediction:
         """Predict the step time of a training plan: 80% interval, breakdown, memory, MFU, bottleneck."""
-        from tools.cost.predict import predict
-        from tools.scenario import parse_scenario
+        return predict_all([parse_scenario(scenario)])[0]
 
-        return _as_json(predict([parse_scenario(scenario.body())])[0])
-
-    def optimize(self, scenario: Search) -> JsonObject:
+    def optimize(self, scenario: ScenarioJson) -> object:
         """Search every legal sharding plan; at most three proposals with speed-ups, reasons and risks.
 
         `constraints` fixes or limits plan fields, `traces` names a folder of profiles of today's run.
+        `report` is its name for `ask`, `export_plan` and `patch_plan`.
         `advice` and `cases` are abridged: `search_knowledge` returns them whole, with their sources.
         Evidence without `says` repeats that of an earlier proposal with the same `ref`.
         """
-        from graph.request import parse_request
+        from graph.request import StatedRequest
         from graph.session import Session
 
-        body = scenario.body()
-        for name in {"mode", "approval"} & body.keys():
-            raise InputError(name, body[name], "not available to an assistant; 'asap serve' tunes")
-        if body.get("traces") is not None:
-            body["traces"] = str(self._resolve(str(body["traces"]), "traces"))
-        report = _as_json(Session("mcp", self._context).run(parse_request(body)).report)
-        abridged: JsonObject = {
-            name: [_pick(item, fields) for item in _items(report, name)]
-            for name, fields in ITEM_FIELDS.items()
-        }
-        _drop_repeated_evidence(_items(report, "proposals"))
-        return _pick(report, REPORT_FIELDS) | abridged
+        for name in ("mode", "approval"):
+            if name in scenario:
+                raise InputError(name, scenario[name], "not available to an assistant; 'asap serve' tunes")
+        stated = build(StatedRequest, scenario)
+        if stated.traces is not None:
+            stated = stated.model_copy(update={"traces": str(self._resolve(stated.traces, "traces"))})
+        request = stated.check()
+        report = Session("mcp", self._context).run(request).report
+        assert report is not None  # nobody is asked to approve
+        with self._lock:
+            self._count += 1
+            self._reports[name := f"r{self._count}"] = (request.scenario, report)
+            for oldest in list(self._reports)[:-MAX_REPORTS]:
+                del self._reports[oldest]
+        # how to try and load a plan is in the report's file: an assistant's memory is short
+        too_long = {"proposals": {"__all__": {"two_runs", "checkpoint"}}}
+        answer = report.model_dump(mode="json", include=REPORT_FIELDS, exclude=too_long, exclude_none=True)
+        spelled_out = set()
+        for evidence in (item for proposal in answer["proposals"] for item in proposal["evidence"]):
+            fact = (evidence["ref"], evidence["says"])
+            if fact in spelled_out:  # proposals share most of their evidence
+                del evidence["says"]
+            spelled_out.add(fact)
+        return {"report": name, **answer}
 
-    def search_plans(self, scenario: Search, constraints: Limits, count: Count = 3) -> JsonObject:
+    def ask(
+        self,
+        report: ReportName,
+        question: Annotated[str, Field(description="why not tp 8, what if 128 devices, what limits it")],
+    ) -> object:
+        """Answer a question about a report: why not another plan, what if, what limits it, how sure it is."""
+        from graph.ask import ask
+
+        scenario, found = self._report(report)
+        return ask(question, found, scenario, self._context).model_dump(exclude={"question", "trail"})
+
+    def search_plans(self, scenario: ScenarioJson, constraints: PlanLimits, count: FewPlans = 3) -> object:
         """Search every legal plan under further constraints: at most three of different families."""
-        return _as_json(self._toolbox(scenario).search_plans(constraints, count))
+        return self._toolbox(scenario).search_plans(constraints, count)
 
-    def compare_plans(self, scenario: Search, plans: Plans) -> JsonObject:
+    def compare_plans(self, scenario: ScenarioJson, plans: PlansJson) -> object:
         """Compare plans: step times, which terms differ, whether that is beyond the error.
 
         Each of `plans` holds the fields that differ from the scenario's plan, or else from the best one.
         """
-        return {"plans": to_jsonable_python(self._toolbox(scenario).compare_plans(_parse_plans(plans)))}
+        suggested = [build(SuggestedPlan, plan, f"plans.{number}.") for number, plan in enumerate(plans)]
+        return {"plans": self._toolbox(scenario).compare_plans(suggested)}
 
-    def explain_plan(self, scenario: Search, plan: PlanFields) -> JsonObject:
+    def explain_plan(
+        self,
+        scenario: ScenarioJson,
+        plan: Annotated[PlanFields, Field(description="the fields that differ from the best plan")],
+    ) -> object:
         """Say what speaks against a plan: the rule it breaks, the memory it lacks, the term that is slower.
 
         `plan` holds the fields that differ from the best plan, for instance {"tp": 8, "pp": 1}.
         """
-        from tools.recommend.optimize import best_plans
-        from tools.recommend.score import complete
-        from tools.recommend.why_not import explain_plan
+        return explain_against_best(self._toolbox(scenario).workload, plan)
 
-        workload = self._toolbox(scenario).workload
-        winner = best_plans(workload)[0][0]
-        explanation = explain_plan(workload, complete(workload, winner, plan), winner)
-        return {"winner": winner.model_dump(), **_as_json(explanation)}
-
-    def what_if(self, scenario: Search, term: Term, factor: Factor) -> JsonObject:
+    def what_if(
+        self,
+        scenario: ScenarioJson,
+        term: Annotated[str, Field(description=f"one of {', '.join(STEP_TERMS)}", max_length=60)],
+        factor: Annotated[float, Field(ge=0, le=10)],
+    ) -> object:
         """Say what the step would take if one term of its predicted breakdown took `factor` times as long."""
-        return _as_json(self._toolbox(scenario).what_if(term, factor))
+        return self._toolbox(scenario).what_if(term, factor)
 
-    def export_plan(self, scenario: Scenario, format: Format) -> JsonObject:
-        """Write a scenario's plan as the configuration of a training framework."""
-        from tools.frameworks import export_plan
-        from tools.scenario import parse_scenario
-
-        return _as_json(export_plan(parse_scenario(scenario.body()), format))
+    def export_plan(
+        self,
+        format: Annotated[str, Field(description=f"one of {', '.join(EXPORT_FORMATS)}")],
+        scenario: PlannedJson | None = None,
+        report: ReportName = "",
+        proposal: ProposalRank = 1,
+    ) -> Export:
+        """Write a plan as the configuration of a training framework: a scenario's, or a report's proposal."""
+        if (scenario is None) == (not report):
+            raise InputError("scenario", NOTHING if scenario is None else "both", "give scenario or report")
+        planned = parse_scenario(scenario) if scenario else self._proposed(report, proposal)[1]
+        return write_plan(planned, format)
 
     def import_plan(
-        self, text: Configuration, format: Format, device: Device, num_devices: NumDevices
-    ) -> JsonObject:
-        """Read another tool's configuration as a scenario; the notes say what was not taken over."""
-        from tools.frameworks import import_plan
-        from tools.frameworks.importing import ImportOptions
+        self,
+        options: ImportOptions,
+        text: ConfigText = "",
+        file: FilePath = "",
+        format: FormatName = "",
+        set: FileSettings | None = None,
+    ) -> object:
+        """Read a config.json, or the script or configuration of a training job, as a scenario.
 
-        return _as_json(import_plan(text, format, ImportOptions(device=device, num_devices=num_devices)))
+        Most files name neither devices nor model: give them beside it. `assumed` lists what a config.json
+        leaves open and nobody stated; `notes` and `unused` say what was not taken over.
+        """
+        start = start_scenario(self._text(text, file), format or None, options.setting(set or {}))
+        imported = start.imported
+        unused = [setting.path for setting in imported.unused if setting.reason != "harmless"]
+        return {
+            **{name: getattr(imported, name) for name in ("scenario", "parameters", "notes", "left_out")},
+            "assumed": start.assumed,
+            "unused": unused[:MAX_ITEMS],
+        }
 
-    def hardware(self, name: Device) -> JsonObject:
-        """Describe a device of the catalogue: memory, peak rates, links, with their sources."""
-        from tools.hardware import describe, get_device
+    def patch_plan(
+        self,
+        report: ReportName,
+        proposal: ProposalRank = 1,
+        text: ConfigText = "",
+        file: FilePath = "",
+        format: FormatName = "",
+        set: FileSettings | None = None,
+    ) -> Patch:
+        """Change the user's own script or configuration to a report's proposal, as a unified diff.
 
-        return _as_json(describe(get_device(name)))
+        It must be the file that the report's scenario was imported from. Nothing is written.
+        """
+        before = self._text(text, file)
+        today, proposed = self._proposed(report, proposal)
+        return change_file(
+            before, file or "FILE", today, proposed, ImportOptions().setting(set or {}), format or None
+        )
 
-    def diagnose(self, folder: Folder, view: View | None = None) -> JsonObject:
+    def near_runs(self, scenario: ScenarioJson, count: Annotated[int, Field(ge=1, le=20)] = 5) -> object:
+        """Find the published runs most like a scenario: what differs, step time measured and predicted."""
+        found = nearest_runs(parse_scenario(scenario, need_plan=False), published_runs(), count)
+        return {"runs": [run.row for run in found]}
+
+    def check_runs(self, rows: RunRows) -> object:
+        """Check rows of measured runs ({"id", "scenario", "measured": {"step_time_s"}}) before use."""
+        checked = check_rows(rows, published_runs())
+        return {"rows": [{"id": row.id, "findings": [asdict(f) for f in row.findings]} for row in checked]}
+
+    def read_runs(
+        self,
+        scenario: PlannedJson,
+        text: ConfigText = "",
+        file: FilePath = "",
+        id: Annotated[str, Field(max_length=100)] = "log",
+    ) -> object:
+        """Read step times and memory from a training log or a table of results, as rows of runs."""
+        said = self._text(text, file, MAX_FILE_BYTES)
+        table = find_table(said)
+        if table is None:
+            return {"rows": [read_log(said.encode(), parse_scenario(scenario), id).to_data()]}
+        return {"rows": rows_of_table(table, scenario, id)}
+
+    def hardware(
+        self,
+        name: Annotated[str, Field(description="such as h100-sxm-80gb; none lists all", max_length=60)] = "",
+    ) -> object:
+        """Describe a device: memory, peak rates, links, with sources. Without a name, list the catalogue."""
+        if name:
+            return describe(get_device(name))
+        devices = map(get_device, device_names())
+        return {
+            "devices": [
+                {"name": device.name, "title": device.title, "memory_gib": device.memory_bytes / 2**30}
+                for device in devices
+            ]
+        }
+
+    def diagnose(
+        self,
+        folder: Annotated[str, Field(description="traces of one run, one file per rank", max_length=4000)],
+        view: Annotated[str | None, Field(json_schema_extra={"enum": [*VIEWS, None]})] = None,
+    ) -> object:
         """Find where the time of profiled training steps goes, and why, from a folder of profiler traces.
 
         `view` shows one part in more detail: summary, stragglers, collectives, operations, host or variation.
         """
-        from graph.toolbox import ProfileTools
         from tools.trace.report import analyse_folder
 
+        if view is not None and view not in VIEWS:
+            raise InputError("view", view, f"allowed: {', '.join(VIEWS)}")
         report = analyse_folder(self._resolve(folder, "folder")).report
         if view is not None:
-            return {view: to_jsonable_python(ProfileTools(report).view(view))}
-        analysis = _as_json(report.model_dump())
-        lists = {name: _items(analysis, name) for name in LIMITED_LISTS}
-        limited: JsonObject = {name: [*items[:MAX_ITEMS]] for name, items in lists.items()}
-        left_out: JsonObject = {
-            name: len(items) - MAX_ITEMS for name, items in lists.items() if len(items) > MAX_ITEMS
-        }
-        ranks = len(_items(analysis, "ranks"))
-        return _pick(analysis, ANALYSIS_FIELDS) | limited | {"left_out": left_out, "ranks": ranks}
+            return {view: ProfileTools(report).view(view)}
+        lists = {name: getattr(report, name) for name in LIMITED_LISTS}
+        shown = report.model_copy(update={name: items[:MAX_ITEMS] for name, items in lists.items()})
+        more = {name: len(items) - MAX_ITEMS for name, items in lists.items() if len(items) > MAX_ITEMS}
+        return {**shown.model_dump(include=TRACE_FIELDS), "left_out": more, "ranks": len(report.ranks)}
 
-    def search_knowledge(self, query: Question, limit: Limit = 5) -> JsonObject:
+    def search_knowledge(
+        self,
+        query: Annotated[str, Field(description="a sentence, or a whole diagnosis", max_length=4000)],
+        limit: Annotated[int, Field(ge=1, le=20)] = 5,
+    ) -> object:
         """Find playbooks (advice with its conditions) and measured cases about sharding, with sources."""
-        return {"hits": [_public_hit(hit) for hit in self._context.knowledge.search(query, limit=limit)]}
+        hits = []
+        for hit in self._context.knowledge.search(query, limit=limit):
+            head = {name: getattr(hit.entry, name) for name in ("id", "kind", "title", "status")}
+            body = {name: value for name, value in hit.entry.json_body().items() if name not in head}
+            hits.append({**head, "warning": hit.warning, "body": body})
+        return {"hits": hits}
 
-    def _toolbox(self, scenario: SearchCreate) -> "Toolbox":
-        from graph.toolbox import Toolbox
-        from tools.scenario import parse_scenario
+    def knowledge_entry(self, id: str) -> object:
+        """A playbook or case as the knowledge base has it."""
+        return self._context.knowledge.get(id).json_body()
 
-        return Toolbox(self._context, parse_scenario(scenario.body(), need_plan=False))
+    def _report(self, name: str) -> "tuple[Scenario, Report]":
+        with self._lock:
+            if name not in self._reports:
+                known = ", ".join(self._reports) or "none yet"
+                raise InputError("report", name, f"call optimize first; it knows {known}")
+            return self._reports[name]
+
+    def _proposed(self, name: str, rank: int) -> tuple[Scenario, Scenario]:
+        """The report's scenario, and the same with a proposal's plan and settings."""
+        scenario, report = self._report(name)
+        if rank > len(report.proposals):
+            raise InputError("proposal", rank, f"the report has {len(report.proposals)}")
+        return scenario, report.proposals[rank - 1].of(scenario)
+
+    def _text(self, text: str, file: str, max_bytes: int = MAX_CONFIG_BYTES) -> str:
+        """What the assistant sent, or the file that it names."""
+        if bool(text) == bool(file):
+            raise InputError("text", "both" if text else NOTHING, "give text or file")
+        if text:
+            return text
+        try:
+            data = self._resolve(file, "file").open("rb").read(max_bytes + 1)
+        except OSError as error:
+            raise InputError("file", file, error.strerror or "cannot be read") from None
+        if len(data) > max_bytes:
+            raise InputError("file", file, f"must have at most {max_bytes} bytes")
+        return data.decode("utf-8", "replace")
+
+    def _toolbox(self, scenario: ScenarioJson) -> Toolbox:
+        return Toolbox(self._context, parse_scenario(scenario, need_plan=False))
 
     @property
     def _context(self) -> "Context":
@@ -254,84 +531,3 @@ class Tools:
         if not resolved.is_relative_to(self._folder):
             raise InputError(field, path, f"must be below {self._folder} ('asap mcp --folder DIR' sets it)")
         return resolved
-
-
-def _parse_plans(plans: list[JsonObject]) -> "list[SuggestedPlan]":
-    """Raises InputError that names the field."""
-    from graph.answers import SuggestedPlan
-
-    try:
-        return [SuggestedPlan.model_validate(plan) for plan in plans]
-    except ValidationError as error:
-        first = error.errors()[0]
-        field = ".".join(map(str, ("plans", *first["loc"])))
-        raise InputError(field, first["input"], first["msg"]) from None
-
-
-def _public_hit(hit: "Hit") -> JsonObject:
-    entry = hit.entry
-    head: JsonObject = {"id": entry.id, "kind": entry.kind, "title": entry.title, "status": entry.status}
-    body = {name: value for name, value in entry.json_body().items() if name not in head}
-    return head | {"warning": hit.warning, "body": body}
-
-
-def _as_json(value: object) -> JsonObject:
-    """Of a model, a dataclass or a mapping; fields of models that are None are left out."""
-    plain: JsonObject = to_jsonable_python(value, fallback=str, exclude_none=True) or {}
-    return plain
-
-
-def _drop_repeated_evidence(proposals: list[JsonObject]) -> None:
-    """The proposals of one report share most of their evidence: it is spelled out once."""
-    spelled_out: set[tuple[JsonValue, JsonValue]] = set()
-    for evidence in (item for proposal in proposals for item in _items(proposal, "evidence")):
-        fact = (evidence.get("ref"), evidence.get("says"))
-        if fact in spelled_out:
-            del evidence["says"]
-        spelled_out.add(fact)
-
-
-def _items(data: JsonObject, name: str) -> list[JsonObject]:
-    items = data.get(name)
-    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
-
-
-def _pick(data: JsonObject, names: Iterable[str]) -> JsonObject:
-    return {name: data[name] for name in names if name in data}
-
-
-def _listen(port: int) -> socket.socket:
-    try:
-        return socket.create_server((HOST, port))
-    except OSError as error:
-        raise AsapError(f"cannot listen on {HOST}:{port}: {error.strerror or error}") from None
-
-
-def _with_tool_errors(tool: Callable[..., JsonObject]) -> Callable[..., CallToolResult]:
-    """Returns a caller's mistake to the model as a tool error, so that it can correct the call."""
-
-    @wraps(tool)
-    def call(*arguments: Any, **named: Any) -> CallToolResult:  # noqa: ANN401 - any tool's
-        try:
-            return _result(tool(*arguments, **named))
-        except InputError as error:
-            field = ARGUMENTS.get(error.field, error.field)
-            raise ToolError(str(InputError(field, error.given, error.allowed))) from None
-        except AsapError as error:
-            raise ToolError(str(error)) from None
-
-    return call
-
-
-def _result(data: JsonObject) -> CallToolResult:
-    """The same twice, as the protocol has it: compact text for models, and data for programs."""
-    text = to_json(_round(data)).decode()
-    return CallToolResult(content=[TextContent(type="text", text=text)], structured_content=json.loads(text))
-
-
-def _round(value: JsonValue) -> JsonValue:
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}")
-    if isinstance(value, Mapping):
-        return {name: _round(inner) for name, inner in value.items()}
-    return [_round(inner) for inner in value] if isinstance(value, list) else value

@@ -1,6 +1,4 @@
-"""Parses one JSON object strictly: duplicate keys, NaN, and other input that Python's parser accepts are
-refused with the field and the line.
-"""
+"""Parses one JSON object strictly: duplicate keys, NaN and the like are refused with field and line."""
 
 import json
 import math
@@ -32,26 +30,40 @@ class _RefusedError(ValueError):
 
 def parse_object(data: bytes, source: str, first_line: int = 1) -> JsonObject:
     """The object in `data`, from line `first_line` of `source` on; else an InputError with the line."""
-    text = _decode(data, source, first_line)
+
+    def at_line(line: int) -> str:
+        return f"{source} line {first_line + line}"
+
+    def place_of(pattern: str | None) -> str:
+        """The line of what the pattern finds; of the whole text if it has one line; else just the source."""
+        if match := re.search(pattern, text) if pattern else None:
+            return at_line(text.count("\n", 0, match.end()))
+        return source if "\n" in text.strip() else at_line(0)
+
+    too_deep = f"must nest at most {MAX_DEPTH} levels"
     try:
+        text = data.decode("utf-8")
         value = _decoder().decode(text)
+    except UnicodeDecodeError as error:
+        where = at_line(data.count(b"\n", 0, error.start))
+        raise InputError(where, data[error.start : error.start + 8], "must be UTF-8 text") from None
     except json.JSONDecodeError as error:
         line = text.split("\n", error.lineno)[error.lineno - 1]
         near = line[max(error.colno - 31, 0) : error.colno + 30].strip()
-        where = _where(source, first_line + error.lineno - 1)
-        raise InputError(where, near, f"not JSON: {error.msg} at column {error.colno}") from None
+        rule = f"not JSON: {error.msg} at column {error.colno}"
+        raise InputError(at_line(error.lineno - 1), near, rule) from None
     except _RefusedError as error:
-        raise InputError(_place(text, error.pattern, source, first_line), error.given, str(error)) from None
+        raise InputError(place_of(error.pattern), error.given, str(error)) from None
     except RecursionError:
-        _refuse_depth(text, source, first_line)
+        raise InputError(place_of(None), "deeper nesting", too_deep) from None
     except ValueError:  # Python's limit on the digits of an integer
-        place = _place(text, r"\d{1000}", source, first_line)
-        raise InputError(place, "an integer of thousands of digits", "must be a smaller number") from None
-    if _is_too_deep(text, value):
-        _refuse_depth(text, source, first_line)
+        given = "an integer of thousands of digits"
+        raise InputError(place_of(r"\d{1000}"), given, "must be a smaller number") from None
+    if text.count("{") + text.count("[") > MAX_DEPTH and _is_deeper(value, MAX_DEPTH):
+        raise InputError(place_of(None), "deeper nesting", too_deep)
     if not isinstance(value, dict):
         hint = "; for several, give one per line instead of an array" if isinstance(value, list) else ""
-        raise InputError(_where(source, first_line), value, f"must be a JSON object{hint}")
+        raise InputError(at_line(0), value, f"must be a JSON object{hint}")
     return value
 
 
@@ -69,66 +81,33 @@ def is_complete(data: bytes) -> bool:
 @cache
 def _decoder() -> json.JSONDecoder:
     """Built once: json.loads with hooks would build it anew for each line of a batch."""
+
+    def refuse_constant(name: str) -> NoReturn:
+        raise _RefusedError(name, "must be a finite number", rf"[\[:,]\s*{name}")
+
+    def finite(digits: str) -> float:
+        value = float(digits)
+        if math.isinf(value):
+            raise _RefusedError(digits, "must be a finite number", rf"[\[:,]\s*{re.escape(digits)}")
+        return value
+
+    def without_repeats(pairs: "list[tuple[str, JsonValue]]") -> "dict[str, JsonValue]":
+        result = dict(pairs)
+        if len(result) < len(pairs):
+            keys = [key for key, _ in pairs]
+            repeated = next(key for key in keys if keys.count(key) > 1)
+            raise _RefusedError(repeated, "must appear only once in an object")
+        return result
+
     return json.JSONDecoder(
-        parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_without_repeats
+        parse_constant=refuse_constant, parse_float=finite, object_pairs_hook=without_repeats
     )
 
 
-def _decode(data: bytes, source: str, first_line: int) -> str:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        line = first_line + data.count(b"\n", 0, error.start)
-        near = data[error.start : error.start + 8]
-        raise InputError(_where(source, line), near, "must be UTF-8 text") from None
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise _RefusedError(name, "must be a finite number", rf"[\[:,]\s*{name}")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    if math.isinf(value):
-        raise _RefusedError(digits, "must be a finite number", rf"[\[:,]\s*{re.escape(digits)}")
-    return value
-
-
-def _without_repeats(pairs: "list[tuple[str, JsonValue]]") -> JsonObject:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        repeated = next(key for key in keys if keys.count(key) > 1)
-        raise _RefusedError(repeated, "must appear only once in an object")
-    return result
-
-
-def _is_too_deep(text: str, value: object) -> bool:
-    if text.count("{") + text.count("[") <= MAX_DEPTH:
-        return False
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        level = [child for node in level for child in _containers_in(node)]
+def _is_deeper(value: object, levels: int) -> bool:
+    level: list[JsonValue] = [value]  # type: ignore[list-item]  # what the decoder gave
+    for _ in range(levels):
+        children = [[*node.values()] if isinstance(node, dict) else node for node in level]
+        level = [child for part in children if isinstance(part, list) for child in part]
+        level = [child for child in level if isinstance(child, dict | list)]
     return bool(level)
-
-
-def _containers_in(node: object) -> list[object]:
-    children = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
-    return [child for child in children if isinstance(child, dict | list)]
-
-
-def _refuse_depth(text: str, source: str, first_line: int) -> NoReturn:
-    place = _place(text, None, source, first_line)
-    raise InputError(place, "deeper nesting", f"must nest at most {MAX_DEPTH} levels") from None
-
-
-def _place(text: str, pattern: str | None, source: str, first_line: int) -> str:
-    """The line of what `pattern` finds; of the whole text if it has one line; else just the source."""
-    match = re.search(pattern, text) if pattern else None
-    if match:
-        return _where(source, first_line + text.count("\n", 0, match.end()))
-    return source if "\n" in text.strip() else _where(source, first_line)
-
-
-def _where(source: str, line: int) -> str:
-    return f"{source} line {line}"

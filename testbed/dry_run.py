@@ -5,7 +5,7 @@ Every figure of a rank is linear in its layers of each kind and in its micro-bat
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import cache
@@ -39,19 +39,19 @@ class Run:
 
 def run_rank(scenario: Scenario, plan: Plan, run: Run) -> Figures:
     """The figures of one step of the first rank of a stage, after one step to warm up."""
-    with _world(plan, run.stage):
+    with fake_world(plan, run.stage):
         layout = make_layout(scenario.model, plan, torch.device("cpu"))
         recipe = make_recipe(scenario, plan, layout, balanced_routing=True)
         recipe = replace(recipe, micro_batches=run.micro_batches)
         chunks = make_chunks(recipe, plan, run.specs)
         with FakeTensorMode(allow_non_fake_inputs=True), MemoryRecorder() as memory, Watch(memory) as watch:
             program = build_program(recipe, plan, chunks, "adamw", _leave_empty, ddp=False)
-            _agree_at_once(program.schedule)
+            agree_at_once(program.schedule)
             return _measured(program, memory, watch)
 
 
 @contextmanager
-def _world(plan: Plan, stage: int) -> Iterator[None]:
+def fake_world(plan: Plan, stage: int) -> Iterator[None]:
     """A process group in which this process is the first rank of the stage and sends to nobody."""
     ranks = plan.tp * plan.cp * plan.dp
     dist.init_process_group("fake", store=FakeStore(), rank=stage * ranks, world_size=ranks * plan.pp)
@@ -112,7 +112,7 @@ def _leave_empty(chunk: Chunk) -> None:
     """Weights need no values here."""
 
 
-def _agree_at_once(schedule: Schedule | None) -> None:
+def agree_at_once(schedule: Schedule | None) -> None:
     def warm_up(stages: list[PipelineStage], has_backward: bool, p2p_done: bool) -> None:
         for stage in stages:
             stage._inference_mode = InferenceMode.STATIC
@@ -135,8 +135,12 @@ class Stages:
     extrapolated_micro_batches: bool
 
 
-def run_stages(scenario: Scenario, plan: Plan) -> Stages:
-    probe = _Probe(scenario, plan)
+RunRank = Callable[[Scenario, Plan, Run], Figures]
+
+
+def run_stages(scenario: Scenario, plan: Plan, run: RunRank = run_rank, layers_apart: int = 1) -> Stages:
+    """What is timed is better known from runs that are more than one layer apart."""
+    probe = _Probe(scenario, plan, run, layers_apart)
     return Stages(
         figures=[probe.stage(stage) for stage in range(plan.pp)],
         stages_run=sorted({probe.stand_in(stage) for stage in range(plan.pp)}),
@@ -146,8 +150,8 @@ def run_stages(scenario: Scenario, plan: Plan) -> Stages:
 
 
 class _Probe:
-    def __init__(self, scenario: Scenario, plan: Plan) -> None:
-        self.scenario, self.plan = scenario, plan
+    def __init__(self, scenario: Scenario, plan: Plan, run: RunRank, layers_apart: int) -> None:
+        self.scenario, self.plan, self._run = scenario, plan, run
         self.specs = chunk_specs(scenario.model, plan)
         self.few_layers = max(len(spec.layers) for spec in self.specs) > LAYERS_RUN_WHOLE
         wanted = scenario.training.global_batch_size // (plan.dp * plan.micro_batch_size)
@@ -155,7 +159,8 @@ class _Probe:
         self.wanted = wanted
         self.micro_batches = (wanted,) if wanted <= high else (low, high)
         # Peak memory grows evenly from the third layer on, on a pipeline's stage from the second.
-        self.layers = (2, 3) if plan.pp > 1 else (3, 4)
+        first = 2 if plan.pp > 1 else 3
+        self.layers = (first, first + layers_apart)
         self._linear = cache(self._few)
 
     def stage(self, stage: int) -> Figures:
@@ -199,7 +204,7 @@ class _Probe:
 
     def _at_micro_batches(self, stage: int, specs: tuple[ChunkSpec, ...]) -> Figures:
         runs = [Run(stage, specs, count) for count in self.micro_batches]
-        points = [run_rank(self.scenario, self.plan, run) for run in runs]
+        points = [self._run(self.scenario, self.plan, run) for run in runs]
         if len(points) == 1:
             return points[0]
         low, high = self.micro_batches[0], self.micro_batches[-1]

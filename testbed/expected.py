@@ -5,17 +5,17 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from tools.cost.calibration import shipped_calibration
-from tools.cost.constants import Coefficients, resolve
-from tools.cost.encode import encode
-from tools.cost.inputs import Array, Inputs
-from tools.cost.kernels import BACKWARD_ATTENTION_FLOPS
-from tools.cost.memory import Memory, memory_settings
-from tools.cost.predict import FULL, SELECTIVE, evaluate
-from tools.cost.sizes import causal_keys, model_flops_per_token
-from tools.cost.stage import head_time, layer_time, stage_time
-from tools.cost.step import sharded_parts
-from tools.cost.traffic import context_s, pipeline_s
+from tools.model.calibration import shipped_calibration
+from tools.model.constants import memory_settings, resolve
+from tools.model.predict import FULL, SELECTIVE, evaluate
+from tools.physics.encode import encode
+from tools.physics.inputs import Array, Coefficients, Inputs
+from tools.physics.kernels import BACKWARD_ATTENTION_FLOPS
+from tools.physics.memory import Memory
+from tools.physics.sizes import causal_keys, model_flops_per_token
+from tools.physics.stage import head_time, layer_time, stage_time
+from tools.physics.step import sharded_parts
+from tools.physics.traffic import context_s, pipeline_s
 from tools.scenario import RECOMPUTES, Scenario
 
 Figures = Mapping[str, float]
@@ -70,7 +70,7 @@ _COLUMNS = ("messages", "bytes", "wire_bytes")
 
 _UNHIDDEN = (
     *("fast_link_efficiency", "slow_link_efficiency"),
-    *("tp_exposed", "ep_exposed", "pp_exposed", "alltoall_cost"),
+    *("tp_exposed", "ep_exposed", "pp_exposed"),
 )
 
 

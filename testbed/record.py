@@ -140,7 +140,7 @@ def write_failure(folder: Path, error: BaseException, rank: int | None) -> None:
         return
     content = {
         "kind": type(error).__name__,
-        "field": error.field if isinstance(error, InputError) else None,
+        "field": error.path if isinstance(error, InputError) else None,
         "message": str(error),
         "rank": rank,
         "host": socket.gethostname(),

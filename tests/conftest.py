@@ -1,10 +1,13 @@
-"""What holds for every test: hypothesis judges results, never speed, since the machine may be shared; and an
-error of our own in a question to a model, which a user hardly notices since the rules answer instead, is red.
+"""What holds for every test: hypothesis judges results, never speed, since the machine may be shared, and
+draws the same examples for the same code (`make test-all` draws new ones, whose finds redden nobody's
+change); an error of our own in a question to a model, which a user hardly notices since the
+rules answer instead, is red.
 
 And PostgreSQL for real, for whichever test asks: one server for the whole run, one database for each test.
 """
 
 import logging
+import os
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -14,8 +17,11 @@ from hypothesis import HealthCheck, settings
 
 from tests.servers import running_postgres
 
-settings.register_profile("asap", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("asap")
+settings.register_profile(
+    "asap", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+settings.register_profile("search", settings.get_profile("asap"), derandomize=False)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "asap"))
 
 
 ONE_AT_A_TIME = ("tests/integration/launch", "tests/browser", "tests/unit/recommend", "tests/unit/search")

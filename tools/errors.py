@@ -1,7 +1,7 @@
 """Every error that ASAP raises on purpose, as one tree.
 
     AsapError
-    ├── InputError       the caller's input is wrong: names the field, what was given, what is allowed
+    ├── InputError       the caller's input is wrong: where, what was given, which rule it breaks
     ├── InfeasibleError  the input is right, and nothing satisfies it
     └── DataError        a file that belongs to ASAP (catalogue, calibration) is missing or broken
 
@@ -14,13 +14,21 @@ class AsapError(Exception):
 
 
 class InputError(AsapError):
-    """The caller's mistake, in one line."""
+    """The caller's mistake: where it is, what was given, and the rule that it breaks.
 
-    def __init__(self, field: str, given: object, allowed: str) -> None:
-        self.field = _one_line(field)
+    `path` is a path of the domain ("cluster.num_devices"); each front end knows what it calls that.
+    """
+
+    def __init__(self, path: str, given: object, rule: str) -> None:
+        # Callers make up names of fields: control characters are not printed, endless names cut.
+        self.path = "".join(letter if letter.isprintable() else "?" for letter in _cut(path, 200))
         self.given = given
-        self.allowed = allowed
-        super().__init__(f"{self.field}: got {_shorten(given)}; {allowed}")
+        self.rule = rule
+        super().__init__(f"{self.path}: got {_cut(repr(given), 80)}; {rule}")
+
+    def at(self, path: str) -> "InputError":
+        """The same mistake under the name that the caller knows."""
+        return InputError(path, self.given, self.rule)
 
 
 class InfeasibleError(AsapError):
@@ -29,15 +37,6 @@ class InfeasibleError(AsapError):
 
 class DataError(AsapError):
     """A data file of ASAP itself cannot be used."""
-
-
-def _one_line(field: str) -> str:
-    """Callers make up names of fields: control characters are not printed, endless names cut."""
-    return "".join(letter if letter.isprintable() else "?" for letter in _cut(field, 200))
-
-
-def _shorten(value: object) -> str:
-    return _cut(repr(value), 80)
 
 
 def _cut(text: str, limit: int) -> str:

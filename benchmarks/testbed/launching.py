@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.testbed.workloads import HOSTS, MBIT, RANKS, WORKLOADS, Workload
-from tools.calibrate.runs import Measured, Run
 from tools.launch.launcher import Job
 from tools.launch.local import LocalLauncher
-from tools.launch.status import State
+from tools.launch.status import JobState
 from tools.launch.template import read_templates
+from tools.model.runs import Measured, Run
 from tools.scenario import Plan
 from tools.trials.gain import TERMS
 from tools.trials.measure import TRACES, read_measurement, read_terms
@@ -58,13 +58,14 @@ def run_plan(
     )
     handle = launcher.submit(key, job)
     status = launcher.wait(handle, WALL_S + 60)
-    if status.state is not State.SUCCEEDED:
+    if status.state is not JobState.SUCCEEDED:
         raise RuntimeError(f"{key}: {status.state} {status.detail}; see {folder}/jobs/{key}/log.txt")
     out = folder / "jobs" / key / "out"
     measured = read_measurement(out)
     terms = {name: s for name, s in (read_terms(out / TRACES, plan) or {}).items() if name in TERMS and s > 0}
     what = Measured(step_time_s=measured.step_time_s, noise=min(measured.uncertainty, 1.0), terms_s=terms)
-    return Run(workload.scenario.model_copy(update={"plan": plan}), what, id=key, source="trial")
+    scenario = workload.scenario.model_copy(update={"plan": plan})
+    return Run(scenario=scenario, measured=what, id=key, source="trial")
 
 
 def _scenario(workload: Workload, plan: Plan) -> dict[str, Any]:

@@ -5,7 +5,7 @@
 Hosts have a core and two ranks each, and links of 500 Mbit/s; as root and on an idle machine. Every plan of
 two workloads whose tensor, context and expert groups fit one host is run over two hosts, and the samples of
 `tools.probe.layers` on one; what was measured stays in build/testbed-layers, and a run goes on where the last
-one stopped. `make bench-calibrate` prints the errors of the predictions without and with the samples.
+one stopped. `make bench NAME=calibrate` prints the errors of the predictions without and with the samples.
 """
 
 import argparse
@@ -19,9 +19,9 @@ from pathlib import Path
 from benchmarks.testbed.many import SECONDS
 from benchmarks.testbed.workloads import LLAMA, Workload, plan_name
 from testbed.record import RESULT
-from tools.calibrate.runs import Measured, Run
-from tools.calibrate.update import calibrate
-from tools.cost.predict import predict
+from tools.model.predict import predict
+from tools.model.runs import Measured, Run
+from tools.model.update import calibrate
 from tools.probe.layers import samples_of
 from tools.scenario import Scenario
 
@@ -120,7 +120,8 @@ def results(root: Path = FOLDER) -> Iterator[Predicted]:
             if measured_s is None or any(seconds is None for _, seconds in samples):
                 continue
             runs = [
-                Run(s, Measured(step_time_s=seconds), id=str(i)) for i, (s, seconds) in enumerate(samples)
+                Run(scenario=s, measured=Measured(step_time_s=seconds), id=str(i))
+                for i, (s, seconds) in enumerate(samples)
             ]
             before_s = predict([scenario])[0].step_time_s
             after_s = predict([scenario], calibrate(runs, own=True).calibration)[0].step_time_s

@@ -18,10 +18,10 @@ from pathlib import Path
 from benchmarks.testbed.many import SECONDS
 from benchmarks.testbed.workloads import MBIT, Workload, plan_name
 from testbed.record import RESULT
-from tools.calibrate.runs import Measured, Run
-from tools.calibrate.update import calibrate
-from tools.cost.calibration import Calibration
-from tools.cost.predict import predict
+from tools.model.calibration import Calibration
+from tools.model.predict import predict
+from tools.model.runs import Measured, Run
+from tools.model.update import calibrate
 from tools.scenario import Plan
 from tools.trials.gain import expected_gains
 from tools.trials.measure import NORMAL_SPREAD
@@ -114,7 +114,8 @@ def asap(workload: Workload, rows: Sequence[Row], baseline: Run) -> list[Row]:
         gains, _ = expected_gains(scenarios, calibrate(runs, own=True).calibration, runs)
         place = int(gains.argmax())
         row = left.pop(place)
-        runs.append(Run(scenarios[place], Measured(step_time_s=row.step_time_s), source="trial"))
+        measured = Measured(step_time_s=row.step_time_s)
+        runs.append(Run(scenario=scenarios[place], measured=measured, source="trial"))
         order.append(row)
     return order
 

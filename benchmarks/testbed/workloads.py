@@ -14,7 +14,7 @@ from testbed.plan import checked_plan
 from tools.errors import InputError
 from tools.scenario import Plan, Scenario, parse_scenario
 from tools.search.constraints import Constraints, parse_constraints
-from tools.search.space import PlanSpace, count, decode_row
+from tools.search.space import PlanSpace
 
 HOSTS, RANKS, MBIT = 2, 4, 200
 CLUSTER = {"device": "cpu", "num_devices": RANKS, "devices_per_node": RANKS // HOSTS}
@@ -75,7 +75,7 @@ class Workload:
         grown = space.with_experts(space.with_pipeline(space.degrees()))
         table = space.with_sharding(space.with_micro_batch(grown))
         table["recompute"] = np.zeros_like(table["tp"])
-        rows = (Plan.model_validate(decode_row(table, row)) for row in range(count(table)))
+        rows = (table.plan(row) for row in range(table.rows))
         return [plan for plan in rows if self._runs(plan)]
 
     def _runs(self, plan: Plan) -> bool:

@@ -1,41 +1,36 @@
-"""The coordinator: what the notes state, a worklist from a closed set, and which step comes next.
+"""The coordinator: a worklist from a closed set, and which step comes next.
 
 The workflow's rules (kb_seed/workflow/steps.toml) are the floor and the stop condition: they decide what must
-be done. Once that is done a model may add items, a few times; without a model the rules are all. Notes are
-read by the deterministic reader, which needs no model; a model's statement counts if that reader says the
-same, or if a second, independent question about the quote alone is answered yes, and its opposite no.
+be done. Once that is done a model may add items, a few times; without a model the rules are all.
 """
 
 import tomllib
 from functools import cache
-from typing import Any, Literal
+from typing import Literal
 
 from langgraph.types import Command
-from pydantic import JsonValue
 
 import kb_seed
-from graph import tools
-from graph.answers import Confirmation, PlannedItem, Question, Reading, Worklist
-from graph.context import NodeServices
-from graph.prompts import digest_of
+from graph.answers import PersonTopic, PlannedItem, Purpose, Question, Task, Worklist
+from graph.context import Context
+from graph.events import Routed, plain
+from graph.evidence import knowing, told_runs
+from graph.notes import read_notes
+from graph.questions import ReviseWorklist, digest_of
 from graph.report import PersonQuestion, RouteStep
 from graph.request import PLAN_ACTIONS
 from graph.rules import Rules
-from graph.state import State, WorkItem, plain
-from graph.tuning import baseline_of, has_current_analysis, has_current_search, time_left_s, why_ended
+from graph.services import NodeServices
+from graph.state import State, WorkItem
+from graph.tuning import baseline_of, is_current, time_left_s, why_ended
 from tools.errors import DataError, InputError
-from tools.kb.conditions import applies, parse_conditions
+from tools.kb.conditions import Condition, applies, parse_conditions
+from tools.physics.encode import scenario_device
+from tools.physics.memory import GIB
 from tools.recommend.hypotheses import CAUSES
-from tools.recommend.notes import (
-    KINDS,
-    SecondAnswer,
-    apply_judged,
-    judge,
-    second_question,
-    without_impossible,
-)
-from tools.recommend.report import Notes, Statement
+from tools.recommend.report import Fact
 from tools.recommend.situation import Facts
+from tools.scenario import Scenario
 from tools.search.constraints import parse_constraints
 
 NODE_OF = {
@@ -44,22 +39,29 @@ NODE_OF = {
     "search": "proposal",
     "compare_ties": "proposal",
 }
+Step = Literal["analyzer", "proposal", "verify", "approve", "trial", "learn", "report"]
 CLOSING = ("approve", "learn", "report")
 """Steps that come once everything is verified."""
-Step = Literal["analyzer", "proposal", "verify", "approve", "trial", "learn", "report"]
-
-
-@cache
-def rules() -> list[dict[str, Any]]:
-    return list(tomllib.loads(kb_seed.folder("workflow").joinpath("steps.toml").read_text("utf-8"))["rule"])
-
-
-def first_rule(facts: Facts) -> RouteStep:
-    """The step and its reason."""
-    for rule in rules():
-        if applies(parse_conditions(rule["when"]), facts):
-            return RouteStep(step=rule["step"], reason=rule["reason"])
-    raise DataError("kb_seed/workflow/steps.toml: no rule holds; the last one must have no condition")
+PURPOSES: dict[Purpose, str] = {
+    "evidence_is_thin": "the evidence for this cause is thin",
+    "model_and_measurement_differ": "measured and predicted terms differ and nobody has looked why",
+    "no_proposal_has_it": "no proposal satisfies this constraint yet",
+    "too_close_to_call": "the proposals are so close that their order needs a reason",
+    "only_a_person_knows": "only a person can tell",
+    "a_run_would_settle_it": "a run would settle what prediction cannot",
+}
+PERSON_QUESTIONS: dict[PersonTopic, str] = {
+    "may_change": "May {field} change?",
+    "batch_may_change": "May the global batch size change?",
+    "checkpoints_must_load": "Must today's checkpoints load without a conversion?",
+    "memory_kept_free": "How much of a device's memory must stay free for other uses?",
+    "network_shared": "Do other jobs share the network while this one runs?",
+    "fabric": "Which fabric connects the nodes: InfiniBand, RoCE, EFA or TCP?",
+    "clocks": "Do the devices run at their usual clocks and power limits?",
+    "data_loading": "Does the data loader keep up, or does the step wait for it?",
+    "step_is_steady": "Is the stated step time that of a steady step, without compilation or checkpoints?",
+    "traces_of_this_job": "Are the traces of this very job: model, batch, devices, precision?",
+}
 
 
 def coordinator(state: State, services: NodeServices) -> Command[Step]:
@@ -67,29 +69,38 @@ def coordinator(state: State, services: NodeServices) -> Command[Step]:
     facts = _facts(state, services)
     rule = first_rule(facts)
     listed = update["worklist"] if "worklist" in update else state.get("worklist", [])
-    worklist = [_status(work, facts, state.get("item")) for work in listed]
-    questions: list[PersonQuestion] = []
+    worklist = [_with_status(work, facts, state.get("item")) for work in listed]
+    questions = update.get("questions", [])
     if _may_revise(state, rule, facts, worklist, services):
-        added, questions = _revise(state, services)
-        worklist += added
+        items, asked = _revise(state, services)
+        worklist, questions = [*worklist, *items], [*questions, *asked]
     item = next((work for work in worklist if work.status == "open" and work.by != Rules.name), None)
-    choice = rule
-    if item is not None and rule.step in CLOSING:
-        choice = RouteStep(step=NODE_OF[item.task], reason=item.reason)
-    services.log.emit("routed", step=choice.step, reason=choice.reason)
-    update["worklist"], update["item"] = worklist, item if choice is not rule else None
-    asked = [*update.get("questions", []), *questions]
-    done = services.done(**{**update, "questions": asked}, route=[choice])
-    return Command(goto=choice.step, update=done)  # type: ignore[arg-type]
+    if item is not None and rule.step not in CLOSING:
+        item = None
+    choice = RouteStep(step=NODE_OF[item.task], reason=item.reason) if item else rule
+    services.log.emit(Routed(step=choice.step, reason=choice.reason))
+    update |= State(worklist=worklist, item=item, questions=questions, route=[choice])
+    return Command(goto=choice.step, update=services.done(**update))  # type: ignore[arg-type]
+
+
+def first_rule(facts: Facts) -> RouteStep:
+    """The step and its reason."""
+    for conditions, step in rules():
+        if applies(conditions, facts):
+            return step
+    raise DataError("kb_seed/workflow/steps.toml: no rule holds; the last one must have no condition")
 
 
 def _open(state: State, services: NodeServices) -> State:
     """The request with what its notes say, the first facts, and what the rules put on the worklist."""
     update = read_notes(state, services)
-    facts = services.run(tools.catalogue_facts, scenario=update["scenario"])
+    facts = services.run(catalogue_facts, scenario=update["scenario"])
     update["facts"] = [*facts, *update.get("facts", [])]
     request, session = state["request"], state["session"]
-    wanted: list[tuple[bool, str, str]] = [
+    told = services.run(told_runs, scenario=update["scenario"], facts=update["facts"], tenant=session.tenant)
+    if told:
+        update["calibration"] = knowing(services.context, told).to_data()
+    wanted: list[tuple[bool, Task, str]] = [
         (bool(request.notes), "read_notes", "the engineer's words come before any search"),
         (bool(request.traces), "reconcile", "what was measured rules over what is predicted"),
         (True, "search", "every legal plan is searched before anybody argues for one"),
@@ -97,14 +108,73 @@ def _open(state: State, services: NodeServices) -> State:
         (session.mode == "tune", "measure", "advice that is never measured is opinion"),
     ]
     update["worklist"] = [
-        WorkItem.model_validate({"task": task, "reason": reason, "by": Rules.name})
-        for is_due, task, reason in wanted
-        if is_due
+        WorkItem(task=task, reason=reason, by=Rules.name) for is_due, task, reason in wanted if is_due
     ]
     return update
 
 
-def _status(item: WorkItem, facts: Facts, sent: WorkItem | None) -> WorkItem:
+def catalogue_facts(context: Context, scenario: Scenario) -> list[Fact]:
+    """What is known of the cluster before anybody looks: the catalogue's figures, or the request's own."""
+    device, overrides = scenario_device(scenario.cluster), plain(scenario.cluster.overrides) or {}
+    figures = {
+        "memory_gib": (device.memory_bytes / GIB, "GiB"),
+        "intra_node_gbytes_per_s_per_device": (device.intra_node_bytes_per_s / 1e9, "GB/s"),
+        "inter_node_gbps_per_device": (device.inter_node_bytes_per_s * 8 / 1e9, "Gbit/s"),
+    }
+    return [
+        Fact(
+            name=name,
+            value=float(f"{value:.6g}"),
+            unit=unit,
+            source="scenario" if name in overrides else "catalogue",
+            reference=scenario.cluster.device,
+        )
+        for name, (value, unit) in figures.items()
+    ]
+
+
+def _facts(state: State, services: NodeServices) -> Facts:
+    """What the workflow's rules ask about; what is due is what somebody must allow."""
+    decisions, handled, trials = state.get("decisions", []), state.get("handled", 0), state.get("trials", [])
+    limits, now = services.context.limits, services.context.clock()
+    learnt, texts = state.get("learnt"), state.get("texts")
+    ended = why_ended(state, limits, now) is not None
+    is_searched = is_current(state, state.get("search"))
+    is_explained = texts is not None and texts.decisions_seen == len(decisions)
+    tunes, approval = state["session"].mode == "tune", state["session"].approval
+    last = decisions[-1].action if decisions else None
+    approved = any(decision.action == "approve" for decision in decisions[handled:])
+    closed = "search" in state and state["search"].closed
+    asks = not approved and not ended if tunes else last not in ("approve", "reject")
+    return {
+        "time_left_s": time_left_s(state, limits, now),
+        "has_plan": state["session"].plan is not None,
+        "analysed": is_current(state, state.get("analysis")),
+        "searched": is_searched,
+        "informed": "knowledge" in state,
+        "plan_waiting": any(decision.action in PLAN_ACTIONS for decision in decisions[handled:]),
+        "verified": state.get("verification") is not None and is_searched and is_explained,
+        "learnt": learnt is not None
+        and (learnt.decisions_seen, learnt.trials_seen) == (len(decisions), len(trials)),
+        "trial_learnt": (learnt.trials_seen if learnt else 0) == len(trials),
+        "baseline_due": tunes and approval != "person" and baseline_of(trials) is None and not ended,
+        "trial_due": tunes and (approved or (approval == "none" and not ended)),
+        "approval_due": asks and (approval == "person" or (tunes and approval == "policy")),
+        "trials_unsettled": tunes and ended and not approved and bool(trials) and not closed,
+    }
+
+
+@cache
+def rules() -> list[tuple[tuple[Condition, ...], RouteStep]]:
+    """The conditions of each step, in order."""
+    text = kb_seed.folder("workflow").joinpath("steps.toml").read_text("utf-8")
+    return [
+        (parse_conditions(rule["when"]), RouteStep(step=rule["step"], reason=rule["reason"]))
+        for rule in tomllib.loads(text)["rule"]
+    ]
+
+
+def _with_status(item: WorkItem, facts: Facts, sent: WorkItem | None) -> WorkItem:
     """Done if a node was just sent for it, or if the rules' own facts say so."""
     if item.by != Rules.name:
         is_done = item.status == "done" or item == sent
@@ -123,172 +193,57 @@ def _may_revise(
     state: State, rule: RouteStep, facts: Facts, worklist: list[WorkItem], services: NodeServices
 ) -> bool:
     """Once all that must be done is verified and nobody has decided; a bounded number of times."""
-    revisions = sum(turn.question == "revise_worklist" for turn in state.get("turns", []))
-    fell_back = any(entry.says.startswith("revise_worklist") for entry in state.get("incidents", []))
-    settled = (
-        rule.step in CLOSING and facts["verified"] and not state.get("decisions") and not state.get("learnt")
-    )
+    name = ReviseWorklist.name
+    is_settled = rule.step in CLOSING and facts["verified"]
+    is_decided = state.get("decisions") or state.get("learnt")
     has_open = any(entry.status == "open" and entry.by != Rules.name for entry in worklist)
+    fell_back = any(name in entry.questions for entry in state.get("incidents", []))
     is_late = float(facts["time_left_s"] or 0) < 0
-    return bool(
-        services.has_model
-        and settled
-        and not has_open
-        and not fell_back
-        and not is_late
-        and revisions < services.context.limits.rounds
-    )
+    revisions = sum(turn.question == name for turn in state.get("turns", []))
+    is_allowed = services.is_open(name) and revisions < services.context.limits.rounds
+    return bool(is_allowed and is_settled and not (is_decided or has_open or fell_back or is_late))
 
 
 def _revise(state: State, services: NodeServices) -> tuple[list[WorkItem], list[PersonQuestion]]:
     """What a model adds, each item checked; what is impossible is named and left out."""
-    options = ["test_hypothesis", "search", "compare_ties", "ask_person"]
+    options: list[Task] = ["test_hypothesis", "search", "compare_ties", "ask_person"]
     options += ["reconcile"] if state["scenario"].traces else []
-    payload = plain({"digest": digest_of(state, "coordinator"), "options": options, "causes": CAUSES})
-    answer = services.ask(Question("revise_worklist", payload, Worklist))
+    asked = ReviseWorklist(digest=digest_of(state, "coordinator"), options=options, causes=CAUSES)
     items: list[WorkItem] = []
     questions: list[PersonQuestion] = []
-    for planned in answer.items:
-        try:
-            _check_item(planned, options, state)
-        except InputError:
+    for planned in services.ask(Question(asked, Worklist)).items:
+        if not _is_possible(planned, options, state):
             # Not what exactly it asked for: a model's own words stay out of the report.
             services.report_incident("impossible step", f"{planned.task}: it cannot be done so now; left out")
             continue
-        if planned.task == "ask_person":
-            text = services.accept_text(planned.about, {}, "revise_worklist.about")
-            questions += [PersonQuestion(field="", text=text, by=services.last_author)] if text else []
+        if planned.task == "ask_person" and planned.topic:
+            text = PERSON_QUESTIONS[planned.topic].format(field=planned.field)
+            questions.append(PersonQuestion(field=planned.field, text=text, by=services.last_author))
             continue
-        reason = services.accept_text(planned.reason, {}, "revise_worklist.reason") or "a model asked for it"
-        constraints: dict[str, JsonValue] = plain(planned.constraints)
         item = WorkItem(
             task=planned.task,
-            about=planned.about[:60],
-            constraints=constraints,
-            reason=reason,
+            about=planned.cause or "",
+            constraints=plain(planned.constraints),
+            reason=PURPOSES[planned.purpose],
             by=services.last_author,
         )
         items += [] if item.model_copy(update={"status": "done"}) in state.get("worklist", []) else [item]
     return items, questions
 
 
-def _check_item(item: PlannedItem, options: list[str], state: State) -> None:
-    """Raises InputError for what cannot be done now."""
-    if item.task not in options:
-        raise InputError("task", item.task, f"allowed now: {', '.join(options)}")
+def _is_possible(item: PlannedItem, options: list[Task], state: State) -> bool:
+    """Whether it can be done now; a search needs a constraint that the first one did not have."""
     if item.task == "test_hypothesis":
-        known = [hypothesis.cause for hypothesis in state["analysis"].hypotheses]
-        if item.about not in known:
-            raise InputError("about", item.about[:60], f"allowed: {', '.join(known)}")
+        return any(hypothesis.cause == item.cause for hypothesis in state["analysis"].hypotheses)
     if item.task == "search":
-        if not item.constraints:
-            raise InputError("constraints", {}, "a search needs a constraint that the first one did not have")
-        parse_constraints({**state["scenario"].constraints, **plain(item.constraints)}, state["session"].plan)
-    if item.task == "ask_person" and not item.about.strip():
-        raise InputError("about", item.about, "must hold the question")
-
-
-def _facts(state: State, services: NodeServices) -> Facts:
-    """What the workflow's rules ask about."""
-    decisions, handled = state.get("decisions", []), state.get("handled", 0)
-    limits, now, trials = services.context.limits, services.context.clock(), state.get("trials", [])
-    learnt, texts = state.get("learnt"), state.get("texts")
-    is_explained = texts is not None and texts.decisions_seen == len(decisions)
-    return {
-        "time_left_s": time_left_s(state, limits, now),
-        "has_plan": state["session"].plan is not None,
-        "analysed": has_current_analysis(state),
-        "searched": has_current_search(state),
-        "informed": "knowledge" in state,
-        "plan_waiting": any(decision.action in PLAN_ACTIONS for decision in decisions[handled:]),
-        "verified": state.get("verification") is not None and has_current_search(state) and is_explained,
-        "learnt": learnt is not None
-        and (learnt.decisions_seen, learnt.trials_seen) == (len(decisions), len(trials)),
-        "trial_learnt": (learnt.trials_seen if learnt else 0) == len(trials),
-        **_permissions(state, why_ended(state, limits, now) is not None),
-    }
-
-
-def _permissions(state: State, ended: bool) -> Facts:
-    """What is due next, of what somebody must allow."""
-    decisions, trials = state.get("decisions", []), state.get("trials", [])
-    tunes, approval = state["session"].mode == "tune", state["session"].approval
-    last = decisions[-1].action if decisions else None
-    if not tunes:
-        due = approval == "person" and last not in ("approve", "reject")
-        return {"baseline_due": False, "trial_due": False, "approval_due": due, "trials_unsettled": False}
-    approved = any(decision.action == "approve" for decision in decisions[state.get("handled", 0) :])
-    closed = "search" in state and state["search"].closed
-    return {
-        "baseline_due": approval != "person" and baseline_of(trials) is None and not ended,
-        "trial_due": approved or (approval == "none" and not ended),
-        "approval_due": approval != "none" and not approved and not ended,
-        "trials_unsettled": ended and not approved and bool(trials) and not closed,
-    }
-
-
-CHOICE_VALUES = frozenset(("none", "selective", "full", "1f1b", "interleaved", "zero_bubble", "gpipe"))
-RULES_ONLY = "read by the expert rules: what they do not understand changes nothing"
-
-
-def read_notes(state: State, services: NodeServices) -> State:
-    """The request with what its notes say applied; what is unclear becomes a question to the person."""
-    request = state["request"]
-    if not request.notes:
-        return State(scenario=request, notes=Notes(accepted=[], refused=[], says=None))
-    statements: list[Statement] = []
-    answers: dict[int, tuple[SecondAnswer, SecondAnswer]] = {}
-    if services.has_model:
-        described = plain(request.model_copy(update={"notes": None}))
-        question = Question("read_notes", {"notes": request.notes, "scenario": described}, Reading)
-        statements = [
-            Statement.model_validate(entry.model_dump()) for entry in services.ask(question).statements
-        ]
-        # What the deterministic reader says too needs no second voice.
-        judged = [(entry, judge(request.notes, entry, request).verdict) for entry in statements]
-        judged = [(entry, verdict) for entry, verdict in judged if verdict != "counts"]
-        statements = [entry for entry, _ in judged]
-        answers = {
-            place: _second_answers(entry, services)
-            for place, (entry, verdict) in enumerate(judged)
-            if verdict == "ask again"
-        }
-    read = services.compute(
-        apply_judged, notes=request.notes, statements=statements, scenario=request, answers=answers
-    )
-    if read.accepted:
-        read = without_impossible(
-            read, request, lambda held: services.run(tools.why_infeasible, scenario=held)
-        )
-    notes = Notes(
-        accepted=read.accepted,
-        refused=[entry for entry in read.refused if _is_about(entry, request.notes)],
-        says=None if services.has_model else RULES_ONLY,
-        questions=read.questions,
-        facts=read.facts,
-    )
-    asked = [
-        PersonQuestion(field=entry.field, text=entry.text, quotes=entry.quotes, by=Rules.name)
-        for entry in read.questions
-    ]
-    return State(scenario=read.scenario, notes=notes, facts=read.facts, questions=asked)
-
-
-def _is_about(statement: Statement, notes: str) -> bool:
-    """Whether a refused statement is worth showing: words of the notes, a known field, a plain value."""
-    values = statement.value if isinstance(statement.value, list) else [statement.value]
-    is_plain = all(not isinstance(value, str | dict | list) or value in CHOICE_VALUES for value in values)
-    return (
-        statement.field in KINDS and is_plain and bool(statement.quote.strip()) and statement.quote in notes
-    )
-
-
-def _second_answers(statement: Statement, services: NodeServices) -> tuple[SecondAnswer, SecondAnswer]:
-    """Each in a conversation of its own, with the quote and nothing around it."""
-    asked = second_question(statement)
-
-    def answer(claim: str) -> SecondAnswer:
-        payload = {"quote": statement.quote, "statement": claim}
-        return services.ask(Question("confirm_reading", payload, Confirmation)).verdict
-
-    return answer(asked.claim), answer(asked.control)
+        constraints = {**state["scenario"].constraints, **plain(item.constraints)}
+        try:
+            parse_constraints(constraints, state["session"].plan)
+        except InputError:
+            return False
+        return bool(item.constraints)
+    if item.task == "ask_person":
+        plan = state["session"].plan
+        is_named = hasattr(plan, item.field) if item.topic == "may_change" else not item.field
+        return item.topic is not None and is_named
+    return item.task in options

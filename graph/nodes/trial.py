@@ -1,50 +1,75 @@
-"""Plans are decided about, measured and learned from.
+"""Plans are decided about and measured.
 
 `approve` is a person's or a policy's decision, and a node of its own: what precedes an interrupt is repeated
 on resume. `trial` measures today's plan first, then the proposal that was approved, each compared fairly.
-`learn` keeps outcomes as cases: proposals are hypotheses, and a trial confirms or refutes its plan.
 """
 
-import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from hashlib import sha256
 from typing import Literal
 
 from langgraph.types import interrupt
 from pydantic import JsonValue
 
-from graph import tools, tuning
-from graph.context import NodeServices
-from graph.nodes.report import SHOWN
-from graph.report import Decision, PendingDecision, WaitingProposal
-from graph.request import parse_decision
-from graph.rules import Rules
-from graph.state import Learnt, State, TrialRecord, plain
+from graph.context import Context
+from graph.events import Decided, TrialEnded
+from graph.report import PendingDecision, Trial, TrialPrediction, WaitingProposal, failure_in_words
+from graph.request import Decision, parse_decision
+from graph.services import NodeServices
+from graph.state import State, TrialRecord
 from graph.tuning import (
     baseline_of,
     budget_of,
     calibration_data,
     fastest,
     first_open_rank,
-    has_current_search,
+    is_current,
     measured,
-    outcome_in_words,
-    reference_of,
     step_time_s,
 )
-from tools.errors import InputError
-from tools.kb import KnowledgeError
-from tools.recommend.report import Proposal
-from tools.scenario import Plan
+from tools.model.evidence import TOLD
+from tools.model.observations import with_seen
+from tools.model.update import calibrate
+from tools.recommend.words import format_same_decimals, short
+from tools.scenario import Plan, Scenario
+from tools.trials.gain import runs_of
 from tools.trials.gate import compare
-from tools.trials.order import TrialOrder, trial_key
-from tools.trials.steering import OUT_OF_MEMORY, SAME_PROGRAM
+from tools.trials.order import TrialOrder, TrialReference, trial_key
+from tools.trials.steering import default_plan, with_recompute
+
+POLICY = "policy"
+
+
+def approve(state: State, services: NodeServices) -> State:
+    trials, proposals = state.get("trials", []), state["search"].proposals
+    if state["session"].approval == POLICY:
+        # The search was held to the policy's fields, so that the first proposal keeps to them.
+        policy, left = state["session"].policy, budget_of(services.context.limits, trials).left_device_hours
+        fields = ", ".join(policy.fields) if policy and policy.fields is not None else "any field"
+        decision = Decision(
+            id=f"policy-{len(trials)}",
+            action="approve",
+            proposal=first_open_rank(proposals) or 1,
+            plan=None,
+            by=POLICY,
+            comment=f"the policy lets trials change {fields}; {left:.3g} device-hours are left",
+        )
+    else:
+        pending = PendingDecision(
+            bottleneck=state["analysis"].diagnosis.bottleneck,
+            proposals=[WaitingProposal.model_validate(dict(entry)) for entry in proposals],
+            headline=state["texts"].headline,
+            trials=[entry.public for entry in trials],
+            calibration=calibration_data(services.context, state),
+        )
+        decision = parse_decision(interrupt(pending.model_dump(mode="json")))
+    services.log.emit(Decided(action=decision.action, by=decision.by, proposal=decision.proposal))
+    return services.done(decisions=[decision])
 
 
 @dataclass(frozen=True)
-class Due:
+class DueTrial:
     """A plan to be measured, and the rank of the proposal it is."""
 
     role: Literal["baseline", "candidate"]
@@ -71,42 +96,46 @@ def trial(state: State, services: NodeServices) -> State:
             break
     if measured(new):
         comparable = measured([*known, *new])
-        update["calibration"] = services.run(
-            tuning.calibrate_model, scenario=state["scenario"], trials=comparable
-        )
+        update["calibration"] = services.run(calibrate_model, scenario=state["scenario"], trials=comparable)
     return services.done(**update, trials=new)
 
 
-def _due(state: State, services: NodeServices) -> Iterator[Due]:
+def _due(state: State, services: NodeServices) -> Iterator[DueTrial]:
     """The baseline if there is none yet; the chosen proposal if there are verified ones."""
     if baseline_of(state.get("trials", [])) is None:
-        plan = services.run(tuning.first_plan, scenario=state["scenario"], plan=state["session"].plan)
-        yield Due("baseline", plan)
-    if has_current_search(state) and state.get("verification"):
+        plan = services.run(first_plan, scenario=state["scenario"], plan=state["session"].plan)
+        yield DueTrial("baseline", plan)
+    if is_current(state, state.get("search")) and state.get("verification"):
         proposals = state["search"].proposals
         pending = state.get("decisions", [])[state.get("handled", 0) :]
         approved = [decision.proposal for decision in pending if decision.action == "approve"]
         rank = approved[-1] if approved else first_open_rank(proposals)
         chosen = proposals[:rank][-1] if rank else None
         if chosen and chosen.measured is None:
-            yield Due("candidate", chosen.plan, chosen.rank)
+            yield DueTrial("candidate", chosen.plan, chosen.rank)
 
 
-def _measure(state: State, services: NodeServices, due: Due, before: Sequence[TrialRecord]) -> TrialRecord:
+def first_plan(context: Context, scenario: Scenario, plan: Plan | None) -> Plan:
+    """What is measured first: today's plan, or the framework's default."""
+    workload = context.workload(scenario)
+    return with_recompute(workload, plan or default_plan(workload))
+
+
+def _measure(
+    state: State, services: NodeServices, due: DueTrial, before: Sequence[TrialRecord]
+) -> TrialRecord:
     scenario, start = state["scenario"], time.perf_counter()
-    predicted = services.run(tuning.predict_plan, scenario=scenario, plan=due.plan)
+    predicted = services.run(predict_plan, scenario=scenario, plan=due.plan)
     best = fastest(before)
     order = TrialOrder(
         key=trial_key(state["session"].id, len(before)),
         scenario=scenario,
         plan=due.plan,
         device_hours=budget_of(services.context.limits, before).left_device_hours,
-        against_s=best.step_time_s if best else None,
+        against=_reference(best) if best else None,
         template=state["session"].template,
     )
     result = services.measure(order)
-    # A job that another worker began, and died over, has run for longer than this one waited.
-    waited_s = max(time.perf_counter() - start, result.seconds)
     record = TrialRecord(
         **dict(result),
         refusals=[],
@@ -114,179 +143,81 @@ def _measure(state: State, services: NodeServices, due: Due, before: Sequence[Tr
         rank=due.rank,
         plan=due.plan,
         predicted=predicted,
-        waited_s=waited_s,
+        # A job that another worker began, and died over, has run for longer than this one waited.
+        waited_s=max(time.perf_counter() - start, result.seconds),
         summary=predicted.summary,
-        says="",
+        message="",
     )
-    record = _compare(services, record, before)
-    record = record.model_copy(update={"says": outcome_in_words(record)})
-    services.log.emit("trial", **record.model_dump(mode="json", include=SHOWN))
+    # With the baseline; if that failed, with the first plan measured, and the gain stays unknown.
+    reference = next(iter(measured(before)), None)
+    if record.status == "measured" and (reference or record.role == "baseline"):
+        compared = services.compute(compare, reference or record, record)
+        if compared.refusals:
+            record = record.model_copy(update={"refusals": compared.refusals, "status": "refused"})
+        elif reference is None or reference.role == "baseline":
+            record = record.model_copy(update=dict(compared))
+            if record.paired and best and best.speedup and best.speedup_low and best.speedup_high:
+                # Load was the same for both of a pair: less uncertain than two runs at different times.
+                ends = {
+                    "speedup_low": best.speedup_low / record.paired.high,
+                    "speedup_high": best.speedup_high / record.paired.low,
+                }
+                record = record.model_copy(update=ends)
+    record = record.model_copy(update={"message": outcome_in_words(record)})
+    services.log.emit(
+        TrialEnded(
+            role=record.role,
+            plan=record.summary,
+            status=record.status,
+            predicted_s=record.predicted.step_time_s,
+            step_time_s=record.step_time_s,
+            interval_s=record.interval_s,
+            speedup=record.speedup,
+            message=record.message,
+        )
+    )
     return record
 
 
-def _compare(services: NodeServices, trial: TrialRecord, before: Sequence[TrialRecord]) -> TrialRecord:
-    """With the baseline; if that failed, with the first plan measured, and the gain stays unknown."""
-    reference = reference_of(before)
-    if trial.status != "measured" or (reference is None and trial.role != "baseline"):
-        return trial
-    compared = services.compute(compare, reference or trial, trial)
-    if compared.refusals:
-        return trial.model_copy(update={"refusals": compared.refusals, "status": "refused"})
-    is_gain_known = reference is None or reference.role == "baseline"
-    return trial.model_copy(update=dict(compared)) if is_gain_known else trial
+def _reference(best: TrialRecord) -> TrialReference:
+    spread = max(best.uncertainty or 0.0, best.noise or 0.0)
+    return TrialReference(best.key, best.plan, step_time_s(best), spread)
 
 
-POLICY = "policy"
-
-
-def approve(state: State, services: NodeServices) -> State:
-    if state["session"].approval == POLICY:
-        decision = _by_policy(state, services)
-    else:
-        decision = parse_decision(interrupt(_question(state, services).model_dump(mode="json")))
-    services.log.emit("decided", action=decision.action, by=decision.by, proposal=decision.proposal)
-    return services.done(decisions=[decision])
-
-
-def _question(state: State, services: NodeServices) -> PendingDecision:
-    """With what a list of sessions shows of each, and what was measured so far."""
-    return PendingDecision(
-        bottleneck=state["analysis"].diagnosis.bottleneck,
-        proposals=[WaitingProposal.model_validate(dict(entry)) for entry in state["search"].proposals],
-        trials=[entry.public for entry in state.get("trials", [])],
-        calibration=calibration_data(services.context, state),
+def predict_plan(context: Context, scenario: Scenario, plan: Plan) -> TrialPrediction:
+    """What the model predicts now, to be compared with what will be measured."""
+    prediction = context.workload(scenario).predict([plan])[0]
+    return TrialPrediction(
+        summary=short(plan),
+        step_time_s=prediction.step_time_s,
+        step_time_low_s=prediction.step_time_low_s,
+        step_time_high_s=prediction.step_time_high_s,
+        peak_memory_gib=prediction.peak_memory_gib,
     )
 
 
-def _by_policy(state: State, services: NodeServices) -> Decision:
-    """The search was held to the policy's fields, so that the first proposal keeps to them."""
-    trials, policy = state.get("trials", []), state["session"].policy
-    fields = ", ".join(policy.fields) if policy and policy.fields is not None else "any field"
-    left = budget_of(services.context.limits, trials).left_device_hours
-    return Decision(
-        id=f"policy-{len(trials)}",
-        action="approve",
-        proposal=first_open_rank(state["search"].proposals) or 1,
-        plan=None,
-        by=POLICY,
-        comment=f"the policy lets trials change {fields}; {left:.3g} device-hours are left",
-    )
+def outcome_in_words(trial: Trial) -> str:
+    if trial.status == "refused":
+        return f"not compared: {trial.refusals[0].reason}"
+    if trial.step_time_s is None or trial.interval_s is None:
+        return f"it {failure_in_words(trial)}"
+    middle, low, high = format_same_decimals(trial.step_time_s, *trial.interval_s)
+    predicted = f"{trial.predicted.step_time_s:.3g} s were predicted before"
+    is_compared = trial.role != "baseline" and trial.speedup is not None
+    gain = f", {trial.speedup:.2f}x the baseline's speed" if is_compared else ""
+    if trial.paired:
+        times = "once" if trial.paired.pairs == 1 else f"{trial.paired.pairs} times"
+        gain += f", run {times} in turn with the best plan so far because steps vary by {trial.noise:.0%}"
+    return f"measured {middle} s per step ({low} to {high} s){gain}; {predicted}"
 
 
-WORKLOAD = ("model", "cluster", "training", "constraints")
-"""What of a scenario a later reader needs; notes stay with the session."""
-Case = dict[str, JsonValue]
-"""In the shape of the seed's cases."""
-
-ID_DIGITS = 16
-PLANS_FAULT = (OUT_OF_MEMORY, *SAME_PROGRAM)
-
-
-def learn(state: State, services: NodeServices) -> State:
-    before = state.get("learnt")
-    known = Learnt(
-        case=before.case if before else None,
-        trials=before.trials if before else {},
-        decisions_seen=len(state.get("decisions", [])),
-        trials_seen=len(state.get("trials", [])),
-    )
-    if not services.context.saves_cases:
-        return services.done(learnt=known)
-    try:
-        return services.done(learnt=_keep_cases(state, known, services))
-    except (InputError, KnowledgeError) as error:
-        services.report_incident("not learnt", f"the outcome is reported, but could not be kept: {error}")
-        return services.done(learnt=known)
-
-
-def _keep_cases(state: State, known: Learnt, services: NodeServices) -> Learnt:
-    """One case for each plan that was tried; without any, the plan that is proposed."""
-    tenant, trials = state["session"].tenant, state.get("trials", [])
-    kept = dict(known.trials)
-    for number, trial in enumerate(trials):
-        if trial.role == "candidate" and trial.status != "cancelled" and number not in kept:
-            case = _trial_case(state, trial, number)
-            kept[number] = services.run(tools.learn_case, case=case, tenant=tenant)
-    named = known.case
-    if not trials:
-        named = named or services.run(tools.learn_case, case=_advice(state), tenant=tenant)
-    if kept:
-        named = kept[min(kept, key=lambda number: step_time_s(trials[number]))]
-    return known.model_copy(update={"trials": kept, "case": named})
-
-
-def _advice(state: State) -> Case:
-    """The same advice on the same workload is one case, however often a platform asks."""
-    proposal = _chosen(state)
-    gain = proposal.model_dump(include={"speedup", "speedup_low", "speedup_high"}, exclude_none=True)
-    case = _case(state) | {
-        "after": plain(proposal.plan),
-        "predicted": {"step_time_s": proposal.prediction.step_time_s, **gain},
-        # The search's own words: what a model wrote stays with its session.
-        "story": f"Predicted, not measured. {proposal.rationale}",
-        "lesson": proposal.rationale,
-        "author": Rules.name,
-    }
-    parts = [state["session"].tenant, *(case[name] for name in ("scenario", "before", "after", "predicted"))]
-    digest = sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
-    return {**case, "id": f"advice-{digest[:ID_DIGITS]}"}
-
-
-def _case(state: State) -> Case:
-    analysis, session, request = state["analysis"], state["session"], plain(state["request"])
-    facts = analysis.facts
-    return {
-        "id": f"session-{session.id}".replace(".", "-"),
-        "title": "{architecture} model on {num_devices} {device}, {framework}".format_map(facts),
-        "status": "hypothesis",
-        "model": state["request"].model.name or "unnamed",
-        **{name: facts[name] for name in ("architecture", "device", "num_devices", "framework")},
-        "bottleneck": analysis.diagnosis.bottleneck,
-        "scenario": {name: request[name] for name in WORKLOAD if name in request},
-        "before": plain(session.plan) or {},
-        "facts": {f"{fact.source}: {fact.name}": plain(fact.value) for fact in state.get("facts", [])},
-        "sources": [{"title": "a session of this installation", "where": session.id}],
-    }
-
-
-def _trial_case(state: State, trial: TrialRecord, number: int) -> Case:
-    """What was predicted before the trial, what it measured, and what that says about the plan."""
-    case = _case(state) | {
-        "after": plain(trial.plan),
-        "predicted": {"step_time_s": trial.predicted.step_time_s},
-        "status": _verdict(trial),
-        "story": f"Trial {trial.key} of {trial.summary}. {trial.says[:1].upper()}{trial.says[1:]}.",
-        "lesson": f"{trial.summary}: {trial.says}",
-        "author": "trial",
-    }
-    if trial.status == "measured":
-        case["measured"] = _measured_fields(trial)
-    return {**case, "id": f"{case['id']}-trial-{number}"}
-
-
-def _verdict(trial: TrialRecord) -> str:
-    """Confirmed if the plan is surely faster than the baseline, refuted if it is slower or at fault."""
-    if trial.status != "measured":
-        return "refuted" if _is_the_plans_fault(trial) else "hypothesis"
-    if trial.speedup is None or (trial.speedup_low or 0.0) <= 1.0 <= (trial.speedup_high or 0.0):
-        return "hypothesis"
-    return "confirmed" if trial.speedup > 1.0 else "refuted"
-
-
-def _is_the_plans_fault(trial: TrialRecord) -> bool:
-    """And not the cluster's, which lost a node, did not start the job, or started it elsewhere."""
-    at_fault = trial.failure is not None and trial.failure.kind in PLANS_FAULT
-    return at_fault or any(refusal.entry == "losses" for refusal in trial.refusals)
-
-
-def _measured_fields(trial: TrialRecord) -> Case:
-    gain = {"speedup": trial.speedup} if trial.speedup is not None else {}
-    step_s = trial.step_time_s
-    return {"metric": "step time, s", "after": step_s, "step_time_s": step_s, **gain}
-
-
-def _chosen(state: State) -> Proposal:
-    """The proposal a person approved, else the first."""
-    proposals, decisions = state["search"].proposals, state.get("decisions", [])
-    rank = decisions[-1].proposal if decisions else 1
-    return proposals[min(rank, len(proposals)) - 1]
+def calibrate_model(
+    context: Context, scenario: Scenario, trials: Sequence[TrialRecord]
+) -> dict[str, JsonValue]:
+    """The cost model as the cluster's runs and all measured trials make it."""
+    runs = [*context.runs, *runs_of(scenario, trials)]
+    base = None if context.runs else context.calibration
+    learned = calibrate(runs, base, own=True).calibration
+    before = context.session_calibration.seen if context.session_calibration else None
+    told = [run for run in before.runs if run.source in TOLD] if before else []
+    return with_seen(learned, [*(learned.seen.runs if learned.seen else ()), *told]).to_data()

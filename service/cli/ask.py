@@ -2,7 +2,9 @@
 
 from argparse import ArgumentParser, Namespace
 
-from service.cli.io import connect, safe_text, write_json_line
+from service.cli.io import safe_text, write_json
+from service.cli.parser import add_server
+from service.cli.server import connect
 
 HELP = """\
 Ask about a finished session: why not another plan, what if another plan or other devices, what limits the
@@ -18,19 +20,18 @@ Examples:
 def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("id", metavar="ID", help="the session, as 'asap sessions list' prints it")
     parser.add_argument("question", metavar="QUESTION", help="in quotes")
-    parser.add_argument("--server", metavar="URL", help="address of the server (ASAP_SERVER)")
+    add_server(parser)
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     with connect(args.server) as client:
         answered = client.ask(args.id, args.question)
     if args.json:
-        write_json_line(answered)
-        return 0
+        write_json(answered)
+        return
     print(safe_text(str(answered["answer"])))
     tools = ", ".join(map(str, answered["tools"])) or "the report"
     print(safe_text(f"by {answered['by']}, from {tools}"))
     for incident in answered["incidents"]:
-        print(safe_text(f"note: {incident['says']}"))
-    return 0
+        print(safe_text(f"note: {incident['message']}"))

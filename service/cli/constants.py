@@ -7,22 +7,21 @@ from rich.console import Console
 from rich.table import Table
 
 from service.cli.calibrate import read_calibration
-from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
+from service.cli.io import read_scenario, write_json
 from service.cli.parser import add_calibration
-from tools.cost.calibration import shipped_calibration
-from tools.cost.constants import ConstantUse, constants_of
-from tools.cost.encode import encode, scenario_device
-from tools.cost.memory import memory_settings
-from tools.cost.traits import framework_traits
-from tools.hardware.device import FIGURES, in_file_units
-from tools.scenario import Scenario, parse_scenario
+from tools.hardware.catalogue import FIGURES, in_file_units
+from tools.model.calibration import shipped_calibration
+from tools.model.constants import constants_of, memory_settings
+from tools.physics.encode import encode, scenario_device
+from tools.physics.traits import framework_traits
 
 HELP = """\
 Print every constant that the prediction of a scenario uses: value, prior, what the fit made of it, source.
 
 The value of a fitted constant is prior * exp(shift), kept within its bounds; the shifts of the levels
 (everywhere, device generation, framework, and what a calibration of your own cluster adds) are summed.
-Below stand what the framework's own code does, its memory layout, and the device's figures.
+Below stand the numbers of the interval and of the residual, what the framework's own code does, its memory
+layout, and the device's figures.
 
 Examples:
   asap constants examples/llama-3.1-70b-64xh100.json
@@ -35,57 +34,55 @@ def add_arguments(parser: ArgumentParser) -> None:
     add_calibration(parser)
 
 
-def run(args: Namespace) -> int:
-    scenario = parse_scenario(read_object(args.file, MAX_SCENARIO_BYTES))
-    calibration = read_calibration(args.calibration) or shipped_calibration()
+def run(args: Namespace) -> None:
+    scenario = read_scenario(args.file)
+    calibration = read_calibration(args.calibration)[0] or shipped_calibration()
     _, keys = encode([scenario])
     fitted = constants_of(keys, calibration.shifts)
     device = scenario_device(scenario.cluster)
     settings = memory_settings(keys.framework, [scenario.training.precision])
     traits = asdict(framework_traits(scenario.training.framework))
     memory = {f.name: float(getattr(settings, f.name)) for f in fields(settings)}
-    figures = {figure.key: in_file_units(device, figure) for figure in FIGURES}
+    device_figures = {figure.key: in_file_units(device, figure) for figure in FIGURES}
+    intervals, prior = calibration.intervals, calibration.residual.prior
+    learned = {f"interval: {name}": value for name, value in intervals.spread.items()}
+    learned |= {f"interval: {kind}, low": ends[0] for kind, ends in intervals.quantiles.items()}
+    learned |= {f"interval: {kind}, high": ends[1] for kind, ends in intervals.quantiles.items()}
+    learned |= {f"comparison: {kind}": value for kind, value in intervals.pair_error.items()}
+    prices = {f"price of {name}": value for name, value in asdict(prior.prices).items()}
+    deviations = {name: getattr(prior, name) for name in ("deviation", "noise", "moe_noise")}
+    learned |= {f"residual: {name}": value for name, value in (deviations | prices).items()}
     if args.json:
-        write_json_line(
+        sources = dict(device.sources)
+        write_json(
             {
                 "fitted": [asdict(constant) for constant in fitted],
+                "errors": learned,
                 "framework": {"name": scenario.training.framework, "speed": traits, "memory": memory},
-                "device": {"name": device.name, "figures": figures, "sources": dict(device.sources)},
+                "device": {"name": device.name, "figures": device_figures, "sources": sources},
             }
         )
-        return 0
-    console = Console(highlight=False)
-    _print_fitted(console, scenario, fitted)
-    _print_facts(console, f"{scenario.training.framework}: what its code does", traits)
-    _print_facts(console, f"{scenario.training.framework}: memory", memory)
-    _print_facts(console, f"{device.title} (sources: asap hardware show {device.name})", figures)
-    return 0
-
-
-def _print_fitted(console: Console, scenario: Scenario, constants: list[ConstantUse]) -> None:
-    table = Table(box=None, header_style="bold", title=None, padding=(0, 1))
-    table.add_column("constant")
+        return
+    framework, console = scenario.training.framework, Console(highlight=False)
+    console.print(f"Constants of {framework} on {scenario.cluster.device}\n", style="bold")
+    table = Table("constant", box=None, header_style="bold", padding=(0, 1))
     for column in ("value", "prior", "shift"):
         table.add_column(column, justify="right")
     table.add_column("from")
     table.add_column("source of the prior", ratio=1)
-    for constant in constants:
+    for constant in fitted:
         levels = ", ".join(f"{level} {shift:+.3f}" for level, shift in constant.shifts.items())
-        table.add_row(
-            constant.name,
-            f"{constant.value:.3g}",
-            f"{constant.prior:.3g}",
-            f"{constant.shift:+.1%}",
-            levels or "the prior alone",
-            constant.source,
-        )
-    console.print(f"Constants of {scenario.training.framework} on {scenario.cluster.device}\n", style="bold")
+        figures = (f"{constant.value:.3g}", f"{constant.prior:.3g}", f"{constant.shift:+.1%}")
+        table.add_row(constant.name, *figures, levels or "the prior alone", constant.source)
     console.print(table)
-
-
-def _print_facts(console: Console, title: str, facts: dict[str, object] | dict[str, float]) -> None:
-    console.print(f"\n{title}", style="bold")
-    table = Table(box=None, show_header=False, padding=(0, 1))
-    for name, value in facts.items():
-        table.add_row(name, f"{value:g}" if isinstance(value, float) else str(value))
-    console.print(table)
+    for title, facts in (
+        ("What errors of published runs taught (docs/cost-model.md)", learned),
+        (f"{framework}: what its code does", traits),
+        (f"{framework}: memory", memory),
+        (f"{device.title} (sources: asap hardware show {device.name})", device_figures),
+    ):
+        console.print(f"\n{title}", style="bold")
+        table = Table(box=None, show_header=False, padding=(0, 1))
+        for name, value in facts.items():
+            table.add_row(name, f"{value:g}" if isinstance(value, float) else str(value))
+        console.print(table)

@@ -8,17 +8,17 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
-from service.cli.parser import positive_number
-from tools.cost.encode import scenario_device
-from tools.cost.predict import predict
+from service.cli.io import naming_arguments, read_scenario, write_file, write_json, write_note
+from service.cli.parser import add_options
 from tools.errors import InputError
-from tools.hardware import Device, get_device
-from tools.scenario import Scenario, parse_scenario
-from tools.trace.classify import CommunicationPatterns, load_patterns, with_user_kernels
-from tools.trace.compare import PredictionCheck, check_prediction, compare
-from tools.trace.folder import Progress
-from tools.trace.match import TraceMatch, match_scenario, with_match
+from tools.hardware import get_device
+from tools.model.predict import predict
+from tools.physics.encode import scenario_device
+from tools.scenario import Scenario
+from tools.trace.classify import load_patterns, with_user_kernels
+from tools.trace.compare import TraceChange, check_prediction, compare
+from tools.trace.folder import FileProgress
+from tools.trace.match import match_scenario, with_match
 from tools.trace.report import TraceAnalysis, analyse_folder
 
 HELP = """\
@@ -33,102 +33,108 @@ Traces of another job are the first finding, and no prediction is compared with 
 measured step is compared with the predicted one, term by term, and the cost model is calibrated to this
 cluster: 'asap predict --calibration FILE' takes what --calibration-out wrote.
 
+With --against the steps of DIR are compared with those of an earlier folder, place by place (module, call
+stack, shape): what is new, gone, slower or more often, and what the difference comes from. The parts add up
+to the difference of the steps.
+
 Examples:
   asap diagnose examples/traces/ddp-gloo-straggler
   asap diagnose traces/ --html report.html
-  asap diagnose before/ --compare after/
+  asap diagnose today/ --against yesterday/
   asap diagnose traces/ --scenario job.json --calibration-out cluster.json
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    """The folder and the outputs."""
-    parser.add_argument("folder", metavar="DIR", help="a folder of traces, or one trace file")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--html", metavar="FILE", help="also write a report that opens in any browser")
-    parser.add_argument("--compare", metavar="DIR2", help="the folder of traces after a change")
-    parser.add_argument("--scenario", metavar="FILE", help="the traced job, to compare with its prediction")
-    parser.add_argument(
-        "--calibration-out", metavar="FILE", help="write what the traces measured of the cluster (--scenario)"
+    pattern = "count kernels whose name matches as communication; may be repeated"
+    add_options(
+        parser,
+        ("folder", "DIR", "a folder of traces, or one trace file"),
+        ("--json", "", "print one JSON object"),
+        ("--html", "FILE", "also write a report that opens in any browser"),
+        ("--against", "DIR2", "earlier traces of the job: what changed since"),
+        ("--compare", "DIR2", "later traces of the job: what changed until then"),
+        ("--scenario", "FILE", "the traced job, to compare with its prediction"),
+        ("--calibration-out", "FILE", "write what the traces measured of the cluster (--scenario)"),
+        ("--device", "NAME", "catalogue name, if the traces do not contain it"),
+        ("--communication-pattern", "REGEX ...", pattern),
+        ("--workers", "N", "processes to read with"),
     )
-    parser.add_argument("--device", metavar="NAME", help="catalogue name, if the traces do not contain it")
-    parser.add_argument(
-        "--communication-pattern",
-        metavar="REGEX",
-        action="append",
-        default=[],
-        help="count kernels whose name matches as communication; may be repeated",
-    )
-    parser.add_argument("--workers", type=positive_number, metavar="N", help="processes to read with")
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     """Analyse, print, and write the page; a folder without a readable trace is the user's error."""
-    patterns = with_user_kernels(load_patterns(), args.communication_pattern)
-    scenario = _read_scenario(args)
-    device = _find_device(args.device) or (scenario_device(scenario.cluster) if scenario else None)
-    before = _analyse("DIR", args.folder, patterns, device, args.workers)
-    after = _analyse("--compare", args.compare, patterns, device, args.workers) if args.compare else None
-    match = _match(before, scenario)
-    if match and not match.agrees:
-        before, scenario = _with_mismatch(before, match), None
-    check = check_prediction(before.profile.ranks, scenario) if scenario else None
-    if args.html:
-        _write(args.html, "--html", _render(before, after, check))
-    if args.calibration_out and check:
-        _write(
-            args.calibration_out,
-            "--calibration-out",
-            json.dumps(check.calibration.to_data(), indent=2) + "\n",
-        )
-    if args.calibration_out and match and not check:
-        raise InputError(
-            "--scenario", args.scenario, f"is not of the traced job: {match.contradictions[0].says}"
-        )
-    _print(before, after, check, match, as_json=args.json)
-    return 0
-
-
-def _match(analysis: TraceAnalysis, scenario: Scenario | None) -> TraceMatch | None:
-    """Whether the traces are of the scenario's job."""
-    facts = analysis.report.facts
-    if scenario is None or facts is None:
-        return None
-    predicted_s = predict([scenario])[0].step_time_s if scenario.plan else None
-    return match_scenario(facts, scenario, predicted_s)
-
-
-def _with_mismatch(analysis: TraceAnalysis, match: TraceMatch) -> TraceAnalysis:
-    report = analysis.report
-    if report.diagnosis is None or report.facts is None:
-        return analysis
-    diagnosis = with_match(report.diagnosis, match, report.facts.step_time_s)
-    return replace(analysis, report=report.model_copy(update={"diagnosis": diagnosis}))
-
-
-def _read_scenario(args: Namespace) -> Scenario | None:
-    if args.scenario:
-        return parse_scenario(read_object(args.scenario, MAX_SCENARIO_BYTES, "--scenario"))
-    if args.calibration_out:
+    scenario = read_scenario(args.scenario, "--scenario") if args.scenario else None
+    if args.calibration_out and scenario is None:
         raise InputError("--calibration-out", args.calibration_out, "needs --scenario, the traced job")
-    return None
+    analysis = _analyse("DIR", args.folder, args, scenario)
+    other, change = _compared(analysis, args, scenario)
+    match, facts = None, analysis.report.facts
+    if scenario and facts:
+        predicted_s = predict([scenario])[0].step_time_s if scenario.plan else None
+        match = match_scenario(facts, scenario, predicted_s)
+        if not match.agrees:  # the first finding; neither links nor kernels are compared with this device's
+            scenario, analysis = None, _analyse("DIR", args.folder, args, None)
+            if analysis.report.diagnosis is not None:
+                diagnosis = with_match(analysis.report.diagnosis, match, facts.step_time_s)
+                update = {"diagnosis": diagnosis}
+                analysis = replace(analysis, report=analysis.report.model_copy(update=update))
+    check = check_prediction(analysis.profile.ranks, scenario) if scenario else None
+    if args.html:
+        from service.render.pages import render_page
+
+        _write(args.html, "--html", render_page(analysis, change, check))
+    if args.calibration_out and check:
+        text = json.dumps(check.calibration.model_dump(), indent=2) + "\n"
+        _write(args.calibration_out, "--calibration-out", text)
+    elif args.calibration_out and match:
+        rule = f"is not of the traced job: {match.contradictions[0].message}"
+        raise InputError("--scenario", args.scenario, rule)
+    if args.json:
+        output = analysis.report.model_dump()
+        if match:
+            output["match"] = match.model_dump()
+        if check:
+            output["comparison"] = check.comparison.model_dump()
+        if other and change:
+            side = "before" if args.against else "after"
+            output |= {side: other.report.model_dump(), "change": change.model_dump()}
+        write_json(output)
+        return
+    from rich.console import Console
+
+    from service.cli.diagnose_tables import print_change, print_prediction, print_report
+
+    console = Console()
+    print_report(console, analysis.report)
+    if check is not None:
+        print_prediction(console, check.comparison)
+    if change is not None:
+        print_change(console, change)
 
 
-def _find_device(name: str | None) -> Device | None:
-    try:
-        return get_device(name) if name else None
-    except InputError as error:
-        raise InputError("--device", error.given, error.allowed) from None
+def _compared(
+    analysis: TraceAnalysis, args: Namespace, scenario: Scenario | None
+) -> tuple[TraceAnalysis | None, TraceChange | None]:
+    """The other folder, if one is named, and what changed from the earlier to the later one."""
+    if args.against and args.compare:
+        raise InputError("--against", args.against, "leave it or --compare out")
+    if not (args.against or args.compare):
+        return None, None
+    option = "--against" if args.against else "--compare"
+    other = _analyse(option, args.against or args.compare, args, scenario)
+    sides = (other, analysis) if args.against else (analysis, other)
+    return other, compare(*(side.profile.ranks for side in sides))
 
 
-def _analyse(
-    argument: str, folder: str, patterns: CommunicationPatterns, device: Device | None, workers: int | None
-) -> TraceAnalysis:
-    with _progress_bar(folder) as progress:
-        try:
-            analysis = analyse_folder(Path(folder), patterns, device, progress, workers, limits=None)
-        except InputError as error:
-            raise InputError(argument, error.given, error.allowed) from None
+def _analyse(argument: str, folder: str, args: Namespace, scenario: Scenario | None) -> TraceAnalysis:
+    patterns = with_user_kernels(load_patterns(), args.communication_pattern)
+    device = scenario_device(scenario.cluster) if scenario else None
+    if args.device:
+        with naming_arguments(args):
+            device = get_device(args.device)
+    with naming_arguments(args, {"folder": argument}), _progress_bar(folder) as progress:
+        analysis = analyse_folder(Path(folder), patterns, device, progress, args.workers, limits=None)
     if not analysis.profile.ranks:
         first = analysis.profile.unreadable[0]
         raise InputError(argument, folder, f"has no readable trace ({first.file}: {first.reason})")
@@ -136,7 +142,7 @@ def _analyse(
 
 
 @contextmanager
-def _progress_bar(folder: str) -> Iterator[Progress | None]:
+def _progress_bar(folder: str) -> Iterator[FileProgress | None]:
     """On standard error, and only if it is a terminal."""
     if not sys.stderr.isatty():
         yield None
@@ -147,53 +153,9 @@ def _progress_bar(folder: str) -> Iterator[Progress | None]:
 
     with Bar(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(f"reading {escape(folder)}", total=None)
-
-        def show(done: int, total: int) -> None:
-            bar.update(task, completed=done, total=total)
-
-        yield show
-
-
-def _print(
-    before: TraceAnalysis,
-    after: TraceAnalysis | None,
-    check: PredictionCheck | None,
-    match: TraceMatch | None,
-    *,
-    as_json: bool,
-) -> None:
-    change = compare(before.profile.ranks, after.profile.ranks) if after else None
-    if as_json:
-        output = before.report.model_dump()
-        if match:
-            output["match"] = match.model_dump()
-        if check:
-            output["comparison"] = check.comparison.model_dump()
-        if after and change:
-            output |= {"after": after.report.model_dump(), "change": change.model_dump()}
-        write_json_line(output)
-        return
-    from rich.console import Console
-
-    from service.cli.diagnose_tables import print_change, print_prediction, print_report
-
-    console = Console()
-    print_report(console, before.report)
-    if check is not None:
-        print_prediction(console, check.comparison)
-    if change is not None:
-        print_change(console, change)
-
-
-def _render(before: TraceAnalysis, after: TraceAnalysis | None, check: PredictionCheck | None) -> str:
-    from service.render.pages import render_page
-
-    return render_page(before, after, check)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _write(path: str, option: str, text: str) -> None:
-    try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise InputError(option, path, f"cannot be written: {error.strerror or error}") from None
-    sys.stderr.write(f"asap: wrote {path}\n")
+    write_file(path, text, option)
+    write_note(f"wrote {path}")

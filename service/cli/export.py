@@ -2,21 +2,21 @@
 
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Mapping
 from dataclasses import asdict
 
-from pydantic import JsonValue
-
-from service.cli.io import MAX_SCENARIO_BYTES, read_object, write_json_line
-from service.cli.parser import positive_number
+from service.cli.io import naming_arguments, read_object, write_json, write_note
+from service.cli.parser import add_options
 from tools.errors import InputError
-from tools.frameworks import EXPORT_FORMATS, Export, export_plan
-from tools.scenario import parse_scenario
+from tools.frameworks import EXPORT_FORMATS, export_plan
+from tools.frameworks.formats import REGISTRY
+from tools.scenario import Scenario, parse_scenario
 from tools.scenario.fields import get_object
 
-MAX_REPORT_BYTES = 16 * 2**20
-
-HELP = """\
+FORMATS = "\n".join(
+    f"  {name:12} {REGISTRY[name].writes}\n  {'':12} judged by {REGISTRY[name].judged_by}"
+    for name in EXPORT_FORMATS
+)
+HELP = f"""\
 Write the plan of a scenario as a configuration that a training framework accepts: today's, or with --report
 a proposal that 'asap optimize --json' printed.
 
@@ -25,68 +25,62 @@ that lives in the model's code) go to standard error. A plan that the format can
 is refused, with the field and the reason.
 
 formats:
-  torchtitan   TOML (torchtitan 0.2), the options of torchtitan 0.3 in its comments
-  megatron     arguments of Megatron-LM's scripts, as a bash array
-  nemo         YAML overrides of a Megatron-Bridge recipe
-  deepspeed    ds_config JSON
-  maxtext      YAML on top of base.yml
-  accelerate   YAML for accelerate launch --config_file
-  nanotron     YAML sections of a nanotron run
-  automodel    YAML sections of a NeMo Automodel recipe
-  huggingface  TrainingArguments as JSON: FSDP 2, DeepSpeed or plain data parallelism
+{FORMATS}
 
 Examples:
   asap export examples/llama-3.1-70b-64xh100.json --format megatron > megatron-args.sh
-  asap export scenario.json --format torchtitan --report report.json --proposal 2 > train.toml
+  asap export --report report.json --proposal 2 --format torchtitan > train.toml
   asap export scenario.json --format deepspeed --json | jq -r .text > ds_config.json
 """
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a scenario with a plan, or - for standard input")
+    about = "a scenario with a plan, or - for standard input (default: the scenario of the report)"
+    parser.add_argument("file", metavar="FILE", nargs="?", help=about)
     parser.add_argument("--format", required=True, metavar="NAME", help=f"one of {', '.join(EXPORT_FORMATS)}")
-    parser.add_argument("--report", metavar="FILE", help="take the plan from this report of the scenario")
-    parser.add_argument(
-        "--proposal",
-        type=positive_number,
-        metavar="N",
-        help="rank of the proposal in the report (default: 1)",
-    )
-    parser.add_argument(
-        "--json", action="store_true", help="print one JSON object: format, file_name, text, notes"
+    add_options(
+        parser,
+        ("--report", "FILE", "take the plan from this report of 'asap optimize --json'"),
+        ("--proposal", "N", "rank of the proposal in the report (default: 1)"),
+        ("--json", "", "print one JSON object: format, file_name, text, judged_by, notes"),
     )
 
 
-def run(args: Namespace) -> int:
-    stated = read_object(args.file, MAX_SCENARIO_BYTES)
+def run(args: Namespace) -> None:
+    if not args.file and not args.report:
+        raise InputError("FILE", "nothing", "must be a scenario with a plan, or give --report")
     if args.report:
-        report = read_object(args.report, MAX_REPORT_BYTES, "--report")
-        proposal = _find_proposal(report, args.proposal or 1)
-        settings = get_object(proposal.get("settings") or {}, "--report: settings")
-        stated["plan"] = proposal.get("plan")
-        stated["training"] = {**get_object(stated.get("training"), "training"), **settings}
+        _, scenario = read_proposal(args.report, args.proposal or 1, "--proposal", args.file)
     elif args.proposal:
         raise InputError("--proposal", args.proposal, "needs --report, which contains the proposals")
-    export = export_plan(parse_scenario(stated), args.format)
-    if args.json:
-        write_json_line(asdict(export))
     else:
-        _print(export)
-    return 0
+        scenario = parse_scenario(read_object(args.file))
+    with naming_arguments(args):
+        export = export_plan(scenario, args.format)
+    if args.json:
+        write_json(asdict(export))
+        return
+    sys.stdout.write(export.text)
+    sys.stdout.flush()
+    for note in export.notes:
+        write_note(f"note: {note}")
 
 
-def _find_proposal(report: Mapping[str, JsonValue], rank: int) -> Mapping[str, JsonValue]:
-    """A proposal of the report; its plan and settings are checked with the scenario."""
+def read_proposal(source: str, rank: int, option: str, other: str | None = None) -> tuple[Scenario, Scenario]:
+    """A report's scenario (or that of another file), and the same with a proposal's plan and settings."""
+    report = read_object(source, argument="--report")
     proposals = report.get("proposals")
     if not isinstance(proposals, list):
         raise InputError("--report", "no proposals", "must be what 'asap optimize --json' printed")
     if rank > len(proposals):
-        raise InputError("--proposal", rank, f"the report has {len(proposals)}")
-    return get_object(proposals[rank - 1], f"--report: proposals[{rank - 1}]")
-
-
-def _print(export: Export) -> None:
-    sys.stdout.write(export.text)
-    sys.stdout.flush()
-    for note in export.notes:
-        sys.stderr.write(f"asap: note: {note}\n")
+        raise InputError(option, rank, f"the report has {len(proposals)}")
+    if not other and not report.get("scenario"):
+        rule = "a report of version 0.2 has none; run 'asap optimize' again"
+        raise InputError("--report", "no scenario", rule)
+    today = read_object(other) if other else get_object(report["scenario"], "--report: scenario")
+    # Plan and settings are checked with the scenario.
+    proposal = get_object(proposals[rank - 1], f"--report: proposals[{rank - 1}]")
+    settings = get_object(proposal.get("settings") or {}, "--report: settings")
+    training = {**get_object(today.get("training"), "training"), **settings}
+    changed = {**today, "plan": proposal.get("plan"), "training": training}
+    return parse_scenario(today, need_plan=False), parse_scenario(changed)

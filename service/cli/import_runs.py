@@ -3,18 +3,18 @@
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from service.cli.io import MAX_SCENARIO_BYTES, read_bytes, read_object, write_json_line
-from tools.calibrate.runs import read_log
+from service.cli.io import read_bytes, read_scenario, write_json
 from tools.errors import InputError
-from tools.scenario import parse_scenario
+from tools.model.logs import read_log
 
 HELP = """\
 Read the step time, and the peak memory if it is printed, from logs of a run: one row per log for 'asap
 calibrate' or POST /v1/measurements, on standard output.
 
-LOG is what Megatron-LM, torchtitan or nanotron printed, or a CSV export of Weights & Biases (a column of step
-times) or TensorBoard (any scalar). --scenario is the job that ran, with its plan. The first fifth of the
-steps is left out, and the median of the rest is taken.
+LOG is what Megatron-LM, Megatron-Bridge, nanotron, MaxText, NeMo, torchtitan, DeepSpeed, Automodel, Lightning
+or Hugging Face's Trainer printed (progress bars too), an export of Weights & Biases or MLflow (CSV, JSON
+lines, a metric's file) or a TensorBoard event file or CSV. --scenario is the job that ran, with its plan. The
+first fifth of the steps is left out, and the median of the rest is taken.
 
 Examples:
   asap import-runs train.log --scenario job.json >> runs.jsonl
@@ -27,13 +27,11 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--scenario", metavar="FILE", required=True, help="the job that ran, with its plan")
 
 
-def run(args: Namespace) -> int:
-    scenario = parse_scenario(read_object(args.scenario, MAX_SCENARIO_BYTES, "--scenario"))
+def run(args: Namespace) -> None:
+    scenario = read_scenario(args.scenario, "--scenario")
     for log in args.logs:
-        text = read_bytes(log, argument="LOG").decode("utf-8", "replace")
         try:
-            found = read_log(text, scenario, Path(log).stem)
+            found = read_log(read_bytes(log, argument="LOG"), scenario, Path(log).stem)
         except InputError as error:
-            raise InputError(f"LOG {log}", error.given, error.allowed) from None
-        write_json_line(found.to_data())
-    return 0
+            raise error.at(f"LOG {log}") from None
+        write_json(found.to_data())

@@ -4,17 +4,16 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from service.cli.io import make_table, safe_text, write_json_line
-from service.cli.parser import add_action
-from service.strict_json import JsonObject
+from service.cli.io import make_table, write_json, write_note
+from service.cli.parser import add_action, add_actions
 from tools.errors import InputError
 
 if TYPE_CHECKING:
-    from service.db.access import KeyRow
+    from service.access.store import KeyRow
     from service.db.engine import Database
     from service.settings import Settings
 
@@ -40,71 +39,79 @@ DAY_S = 86_400.0
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
-    adding = add_action(actions, "add", "make a key and show it once")
+    actions = add_actions(parser)
+    adding = add_action(actions, "add", "make a key and show it once", add)
     adding.add_argument("name", metavar="NAME", help="who will use it; sessions show it as their owner")
-    adding.add_argument(
-        "--scope",
-        action="append",
-        metavar="SCOPE",
-        help="read, submit, approve, admin or operator; may be repeated (read)",
-    )
+    scopes = "read, submit, approve, admin or operator; may be repeated (read)"
+    adding.add_argument("--scope", action="append", default=[], metavar="SCOPE", help=scopes)
     adding.add_argument("--tenant", default="", metavar="NAME", help="whose things it sees (the default one)")
     adding.add_argument("--days", type=float, metavar="N", help="days until the key expires (default: never)")
-    add_action(actions, "list", "every key, without its secret")
-    revoking = add_action(actions, "revoke", "make a key useless at once")
+    add_action(actions, "list", "every key, without its secret", list_all)
+    revoking = add_action(actions, "revoke", "make a key useless at once", revoke)
     revoking.add_argument("id", metavar="ID", help="the part of the key after 'asap_', or the whole key")
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     from service.settings import load_settings
 
     with opened_database(load_settings()) as database:
-        {"add": _add, "list": _list, "revoke": _revoke}[args.action](database, args)
-    return 0
+        args.act(database, args)
 
 
-def _add(database: "Database", args: Namespace) -> None:
-    from service.auth import check_tenant, new_key
-    from service.db.access import add_key, record
+def add(database: "Database", args: Namespace) -> None:
+    from service.access.auth import SCOPES, check_tenant
+    from service.access.credentials import new_key
+    from service.access.store import add_key, record
 
-    tenant, scopes, name = check_tenant(args.tenant, "--tenant"), _scopes(args.scope), _name(args.name)
-    expires_at = _expiry(args.days)
+    tenant, name, chosen = check_tenant(args.tenant, "--tenant"), args.name, args.scope
+    for scope in chosen:
+        if scope not in SCOPES:
+            raise InputError("--scope", scope, f"allowed: {', '.join(SCOPES)}")
+    # Whoever may change a thing may look at it.
+    scopes = [scope for scope in SCOPES if scope == "read" or scope in chosen]
+    if not 1 <= len(name) <= 100 or not name.isprintable():
+        raise InputError("NAME", name, "allowed: a printable text of at most 100 characters")
+    if args.days is not None and not 0 < args.days <= 36_500:
+        raise InputError("--days", args.days, "allowed: a number above 0, at most 36500")
+    expires_at = None if args.days is None else time.time() + args.days * DAY_S
     key = new_key()
     with database.begin() as conn:
         add_key(conn, key.id, key.digest, name, scopes, tenant, expires_at)
-        record(conn, tenant, WHO, "key.add", key.id, name=name, scopes=scopes, expires_at=expires_at)
+        record(conn, tenant, WHO, "key.add", key.id, name=name, scopes=[*scopes], expires_at=expires_at)
     if args.json:
-        write_json_line({"id": key.id, "key": key.text, "name": name, "tenant": tenant, "scopes": scopes})
+        write_json({"id": key.id, "key": key.text, "name": name, "tenant": tenant, "scopes": scopes})
         return
     sys.stdout.write(f"{key.text}\n")
-    sys.stderr.write(
-        "asap: keep it now, it cannot be shown again; callers send 'Authorization: Bearer KEY'\n"
-    )
+    write_note("keep it now, it cannot be shown again; callers send 'Authorization: Bearer KEY'")
 
 
-def _list(database: "Database", args: Namespace) -> None:
-    from service.db.access import list_keys
+def list_all(database: "Database", args: Namespace) -> None:
+    from service.access.store import list_keys
 
     with database.read() as conn:
         rows = list_keys(conn)
     if args.json:
         for row in rows:
-            write_json_line(_public(row))
+            shown = {name: value for name, value in vars(row).items() if name != "digest"}
+            write_json(shown | {"state": _state(row)})
         return
     from rich.console import Console
 
     columns = ("id", "name", "tenant", "scopes", "made", "used", "state")
-    table = make_table(*columns, wraps=columns)
-    for row in rows:
-        words = (row.id, row.name, row.tenant or "(default)", ", ".join(row.scopes))
-        table.add_row(*map(safe_text, words), _day(row.created_at), _day(row.used_at), _state(row))
+    cells = (
+        (
+            *(row.id, row.name, row.tenant or "(default)", ", ".join(row.scopes)),
+            *(_day(row.created_at), _day(row.used_at), _state(row)),
+        )
+        for row in rows
+    )
+    table = make_table(*columns, rows=cells, wraps=columns)
     Console().print(table if rows else "no keys: the server answers its own machine only, without asking")
 
 
-def _revoke(database: "Database", args: Namespace) -> None:
-    from service.auth import find_id
-    from service.db.access import find_key, record, revoke_key
+def revoke(database: "Database", args: Namespace) -> None:
+    from service.access.credentials import find_id
+    from service.access.store import find_key, record, revoke_key
     from service.errors import NotFoundError
 
     id = find_id(args.id) or args.id
@@ -116,38 +123,9 @@ def _revoke(database: "Database", args: Namespace) -> None:
         row = find_key(conn, id)
         record(conn, row.tenant if row else "", WHO, "key.revoke", id)
     if args.json:
-        write_json_line({"id": id, "revoked": True})
+        write_json({"id": id, "revoked": True})
     else:
         sys.stdout.write(f"{id} is revoked\n")
-
-
-def _scopes(names: list[str] | None) -> list[str]:
-    from service.auth import SCOPES
-
-    for scope in names or []:
-        if scope not in SCOPES:
-            raise InputError("--scope", scope, f"allowed: {', '.join(SCOPES)}")
-    # Whoever may change a thing may look at it.
-    return [scope for scope in SCOPES if scope == "read" or scope in (names or [])]
-
-
-def _name(name: str) -> str:
-    if not 1 <= len(name) <= 100 or not name.isprintable():
-        raise InputError("NAME", name, "allowed: a printable text of at most 100 characters")
-    return name
-
-
-def _expiry(days: float | None) -> float | None:
-    if days is None:
-        return None
-    if not 0 < days <= 36_500:
-        raise InputError("--days", days, "allowed: a number above 0, at most 36500")
-    return time.time() + days * DAY_S
-
-
-def _public(row: "KeyRow") -> JsonObject:
-    hidden = ("digest",)
-    return {name: value for name, value in vars(row).items() if name not in hidden} | {"state": _state(row)}
 
 
 def _state(row: "KeyRow") -> str:
@@ -162,12 +140,10 @@ def _day(at_s: float | None) -> str:
 
 @contextmanager
 def opened_database(settings: "Settings") -> "Iterator[Database]":
-    from service.db.engine import open_database, upgrade_lock
+    from service.db.engine import open_database
+    from service.db.locks import upgrade_lock
 
-    database = open_database(settings.database)
-    try:
+    with closing(open_database(settings.database)) as database:
         with upgrade_lock(settings):
             database.upgrade()
         yield database
-    finally:
-        database.close()

@@ -4,16 +4,17 @@ import sys
 from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
-from service.cli.io import write_json_line
+from service.cli.io import write_json, write_note
 from service.cli.parser import port_number
 from tools.errors import InputError
 
 HELP = """\
-Give an assistant ASAP's tools over the Model Context Protocol: predict, optimize, explain_plan, export_plan,
-diagnose, search_knowledge. They compute on this machine, write nothing and run no command.
+Give an assistant ASAP's tools over the Model Context Protocol. They predict, search, compare and explain
+plans, read, write and patch configurations, diagnose traces, answer questions about a report, and look up
+runs, knowledge and devices. They compute on this machine, write nothing and run no command.
 
 An assistant that starts its servers itself (Claude, Cursor, VS Code) speaks on standard input and output:
-  {"mcpServers": {"asap": {"command": "asap", "args": ["mcp", "--folder", "/path/to/traces"]}}}
+  {"mcpServers": {"asap": {"command": "asap", "args": ["mcp", "--folder", "/path/to/job"]}}}
 
 With --port it is served as streamable HTTP, on loopback only: there is no key.
 
@@ -23,19 +24,26 @@ Examples:
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "--folder", metavar="DIR", type=Path, default=Path(), help="folder that contains the traces (.)"
-    )
+    folder = "folder of the traces, scripts, configurations and logs that may be read (.)"
+    parser.add_argument("--folder", metavar="DIR", type=Path, default=Path(), help=folder)
     parser.add_argument("--port", type=port_number, help="serve HTTP on this port; 0 takes a free one")
     parser.add_argument("--json", action="store_true", help="print the address as one JSON object")
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     if not args.folder.is_dir():
         raise InputError("--folder", str(args.folder), "must be a folder")
     from service.logs import configure_logs
     from service.mcp import make_server, serve_http
     from service.settings import load_settings
+
+    def announce(address: str) -> None:
+        if args.json:
+            write_json({"address": address})
+            sys.stdout.flush()
+        else:
+            write_note(address)
+            sys.stderr.flush()
 
     settings = load_settings()
     configure_logs(settings)
@@ -43,13 +51,4 @@ def run(args: Namespace) -> int:
     if args.port is None:
         server.run()
     else:
-        serve_http(server, args.port, lambda address: _announce(address, as_json=args.json))
-    return 0
-
-
-def _announce(address: str, *, as_json: bool) -> None:
-    if as_json:
-        write_json_line({"address": address})
-        sys.stdout.flush()
-    else:
-        print(f"asap: {address}", file=sys.stderr, flush=True)
+        serve_http(server, args.port, announce)

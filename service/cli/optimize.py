@@ -1,6 +1,4 @@
-"""`asap optimize`: the agents diagnose a scenario's plan, search every legal plan and propose three; in
-memory, or saved in the data folder under a name.
-"""
+"""`asap optimize`: the agents search every legal plan and propose three; in memory, or kept under a name."""
 
 import json
 import re
@@ -9,160 +7,36 @@ import sys
 import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple, TextIO
 
-from service.cli.io import MAX_SCENARIO_BYTES, read_bytes, read_object, write_document, write_json_line
-from service.cli.parser import add_calibration, positive_number
+from service.cli.io import (
+    MAX_SCENARIO_BYTES,
+    locked,
+    naming_arguments,
+    read_bytes,
+    read_goal,
+    read_object,
+    write_document,
+    write_file,
+    write_json,
+    write_note,
+)
+from service.cli.parser import add_calibration, add_options, add_run_goal
 from service.strict_json import JsonObject, parse_object
 from tools.errors import InputError
 
 if TYPE_CHECKING:
     from langgraph.checkpoint.base import BaseCheckpointSaver
 
-    from graph.context import Event
+    from graph.events import SessionEvent
     from graph.report import Report
     from graph.request import Request
     from service.settings import Settings
-    from tools.calibrate.runs import Run
-    from tools.cost.calibration import Calibration
     from tools.scenario import Scenario
 
-
-AGENTS = {
-    "coordinator": "coordinator: deciding what comes next",
-    "analyzer": "analyzer: finding what limits the plan",
-    "proposal": "proposal agent: searching every legal plan",
-    "verify": "verification: computing every number again",
-    "approve": "the policy: what may be measured",
-    "trial": "trial: measuring a plan on the cluster",
-    "learn": "keeping the outcome",
-    "report": "writing the report",
-}
-
-
-@dataclass(frozen=True)
-class ProgressCallbacks:
-    """Called while a session runs, and the calibration it starts with."""
-
-    progress: Callable[[float], None] | None = None
-    """The share of the search that is done."""
-    event: "Callable[[Event], None] | None" = None
-    calibration: "Calibration | None" = None
-    runs: "tuple[Run, ...]" = ()
-
-
-@contextmanager
-def watching(stream: TextIO) -> Iterator[ProgressCallbacks]:
-    """A line on a terminal, nothing elsewhere."""
-    if not stream.isatty():
-        yield ProgressCallbacks()
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(file=stream), transient=True) as bar:
-        task = bar.add_task("starting", total=None)
-
-        def show_event(event: "Event") -> None:
-            if event["kind"] == "started":
-                bar.update(
-                    task, description=AGENTS.get(event["node"], event["node"]), total=None, completed=0
-                )
-            elif event.get("tool") == "search_plans":
-                bar.update(task, description="proposal agent: looking for more plans", total=None)
-
-        yield ProgressCallbacks(lambda share: bar.update(task, completed=share, total=1.0), show_event)
-
-
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
-LOCKS = "sessions"
-FIRST_INPUT = "__start__"
-"""Where LangGraph keeps the input until the first node has run."""
-
-
-def check_name(name: str) -> None:
-    """It becomes part of a case's id and of a file's name."""
-    if not NAME.fullmatch(name):
-        raise InputError(
-            "--session", name, "allowed: up to 80 of a-z, 0-9, '_' and '-', first a letter or digit"
-        )
-
-
-def default_session_name() -> str:
-    """For a session without a name: its trials' jobs must be found again under it."""
-    return f"tune-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
-
-
-def run_once(request: "Request", watch: ProgressCallbacks) -> "Report":
-    """Leaves nothing behind; what the installation has learnt is read."""
-    from service.settings import load_settings
-
-    return _run("optimize", request, watch, load_settings(), None)
-
-
-def run_kept(name: str, request: "Request", watch: ProgressCallbacks) -> "Report":
-    """A checkpoint after each node; the same name goes on where it was, or repeats its report."""
-    from service.checkpoints import open_checkpoints
-    from service.settings import load_settings, make_data_folder
-
-    settings = load_settings()
-    with (
-        _exclusive_lock(make_data_folder(settings.data_dir) / LOCKS, name),
-        open_checkpoints(settings) as saver,
-    ):
-        known = _known_request(saver, name)
-        if known is not None and known != request.scenario:
-            raise InputError("--session", name, "is about another scenario; choose another name")
-        return _run(name, request, watch, settings, saver)
-
-
-def _run(
-    id: str,
-    request: "Request",
-    watch: ProgressCallbacks,
-    settings: "Settings",
-    saver: "BaseCheckpointSaver[Any] | None",
-) -> "Report":
-    from graph.session import Session
-    from service.runtime import open_context
-
-    context = open_context(settings, saves_cases=saver is not None)
-    calibration, limits = watch.calibration or context.calibration, context.limits.within(request.budget)
-    context = replace(
-        context, progress=watch.progress, limits=limits, calibration=calibration, runs=watch.runs
-    )
-    report = Session(id, context, saver).run(request, watch.event).report
-    if report is None:
-        raise InputError("--session", id, "waits for a decision; asap serve takes it")
-    return report
-
-
-def _known_request(saver: "BaseCheckpointSaver[Any]", name: str) -> "Scenario | None":
-    kept = saver.get_tuple({"configurable": {"thread_id": name}})
-    if kept is None:
-        return None
-    values = kept.checkpoint["channel_values"]
-    request: Scenario | None = values.get(FIRST_INPUT, values).get("request")
-    return request
-
-
-@contextmanager
-def _exclusive_lock(folder: Path, name: str) -> Iterator[None]:
-    """One process at a time for a session; the lock goes with the process, however it ends."""
-    import fcntl
-
-    folder.mkdir(exist_ok=True)
-    with (folder / f"{name}.lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise InputError("--session", name, "is running in another process; wait for it") from None
-        yield
-
+    Checkpoints = BaseCheckpointSaver[str]
 
 HELP = """\
 Find what limits a workload, search every legal plan and propose the best, with reasons to check.
@@ -203,34 +77,47 @@ Exit status 3: nothing legal fits, and the message says what would make it fit.
 Examples:
   asap optimize examples/llama-3.1-70b-64xh100.json
   asap optimize config.json --devices "64 x H100"
+  asap optimize train.sh --devices "64 x H100" --save scenario.json --json > report.json
+  asap optimize scenario.json --export torchtitan --out train.toml
   asap optimize --json scenario.json | jq '.proposals[0].plan'
   asap optimize --format html scenario.json > report.html
   asap optimize --session llama-70b-spring --events scenario.json 2> steps.jsonl
   asap --server http://localhost:8000 optimize scenario.json"""
 FORMATS = ("table", "markdown", "html", "json")
+AGENTS = {
+    "coordinator": "coordinator: deciding what comes next",
+    "analyzer": "analyzer: finding what limits the plan",
+    "proposal": "proposal agent: searching every legal plan",
+    "verify": "verification: computing every number again",
+    "approve": "the policy: what may be measured",
+    "trial": "trial: measuring a plan on the cluster",
+    "learn": "keeping the outcome",
+    "report": "writing the report",
+}
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
+LOCKS = "sessions"
+FIRST_INPUT = "__start__"
+"""Where LangGraph keeps the input until the first node has run."""
+
+
+def add_request(parser: ArgumentParser) -> None:
+    file = "a scenario as JSON, or with --devices a model's config.json or any configuration that 'asap "
+    tokenizer = "entries of the vocabulary, if the file leaves them to a tokenizer"
+    add_options(
+        parser,
+        ("file", "FILE", f"{file}import' reads; - for standard input"),
+        ("--devices", "N x NAME", 'what to train on: "64 x H100", "8 nodes of 8 H100s", "4 p5.48xlarge" ...'),
+        ("--framework", "NAME", "megatron, torchtitan, fsdp, hf, deepspeed, maxtext ... (with --devices)"),
+        ("--seq-len", "LENGTH", "tokens per sequence, 8192 or 8k (with --devices)"),
+        ("--global-batch-size", "BATCH", 'per step, 512 sequences or "4M tokens" (with --devices)'),
+        ("--vocab-size", "N", f"{tokenizer} (with --devices)"),
+        ("--precision", "NAME", "fp32, fp16, bf16, fp8 ... (with --devices)"),
+        ("--model", "FILE", "a config.json, if FILE only names the model"),
+    )
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument(
-        "file",
-        metavar="FILE",
-        help="a scenario as JSON, or with --devices a model's config.json or any configuration that 'asap "
-        "import' reads; - for standard input",
-    )
-    parser.add_argument("--devices", metavar="N x NAME", help='what to train on, for example "64 x H100"')
-    parser.add_argument(
-        "--framework",
-        metavar="NAME",
-        help="megatron, torchtitan, fsdp, hf, deepspeed, maxtext ... (with --devices)",
-    )
-    for name, what in (
-        ("seq-len", "tokens per sequence"),
-        ("global-batch-size", "sequences per step"),
-        ("vocab-size", "entries of the vocabulary, if the file leaves them to a tokenizer"),
-    ):
-        parser.add_argument(f"--{name}", type=positive_number, metavar="N", help=f"{what} (with --devices)")
-    parser.add_argument("--precision", metavar="NAME", help="fp32, fp16, bf16, fp8 ... (with --devices)")
-    parser.add_argument("--model", metavar="FILE", help="a config.json, if FILE only names the model")
+    add_request(parser)
     shape = parser.add_mutually_exclusive_group()
     shape.add_argument("--format", choices=FORMATS, default="table", help="how to print the report (table)")
     shape.add_argument(
@@ -240,70 +127,69 @@ def add_arguments(parser: ArgumentParser) -> None:
         const="json",
         help="print the report as one JSON object and nothing else",
     )
-    parser.add_argument(
-        "--session", metavar="NAME", help="keep the session under this name, or go on with it"
+    add_options(
+        parser,
+        ("--export", "FORMAT", "write the first proposal as this framework's configuration into --out"),
+        ("--out", "FILE", "where to"),
+        ("--save", "FILE", "write the scenario as understood, for the other commands"),
+        ("--session", "NAME", "keep the session under this name, or go on with it"),
+        ("--events", "", "print each step as a JSON line on standard error"),
+        ("--server", "URL", "let this 'asap serve' answer"),
     )
-    parser.add_argument(
-        "--events", action="store_true", help="print each step as a JSON line on standard error"
-    )
-    parser.add_argument("--server", metavar="URL", help="let this 'asap serve' answer")
+    add_run_goal(parser)
     add_calibration(parser)
 
 
-def run(args: Namespace) -> int:
-    scenario = _read_scenario(args)
+def run(args: Namespace) -> None:
+    if bool(args.export) != bool(args.out):
+        raise InputError("--export", args.export, "needs --out FILE, and --out a format")
+    if args.export:
+        from tools.frameworks.formats import get_export_format
+
+        with naming_arguments(args, {"format": "--export"}):
+            get_export_format(args.export)  # before the search, not after it
+    body = read_request(args)
+    if goal := read_goal(body.get("run"), args):
+        body["run"] = goal
     if args.server:
-        return _run_there(args, scenario)
-    from service.cli.calibrate import read_calibration_and_runs
+        run_at_server(args, body)
+        return
+    from graph.request import parse_request
 
-    request, (calibration, runs) = _request(scenario), read_calibration_and_runs(args.calibration)
-    with _watching(args.events) as watch:
-        report = _answer(args.session, request, replace(watch, calibration=calibration, runs=runs))
-    _print(args.format, scenario, report)
-    return 0
+    request = parse_request(body)
+    report = run_locally(args, request)
+    print_report(args.format, request.scenario, report)
+    save_files(args, request.scenario, report)
 
 
-def _read_scenario(args: Namespace) -> JsonObject:
+def read_request(args: Namespace) -> JsonObject:
     """The scenario of the file, or made from a configuration and --devices."""
     if args.devices is None:
-        return read_object(args.file, MAX_SCENARIO_BYTES)
-    from tools.frameworks.formats import is_scenario, parse_devices
+        return read_object(args.file)
+    from service.cli.import_plan import module_finder, print_notes, read_amounts, read_model
+    from tools.frameworks import ImportOptions
+    from tools.frameworks.start import is_scenario, start_scenario
+    from tools.frameworks.words import parse_devices
 
-    count, device = parse_devices(args.devices, "--devices")
+    count, device, per_node = parse_devices(args.devices, "--devices")
     data = read_bytes(args.file, MAX_SCENARIO_BYTES)
     text = data.decode("utf-8", "replace")
     if is_scenario(text):
-        cluster: JsonObject = {"device": device, "num_devices": count}
+        cluster: JsonObject = {"device": device, "num_devices": count, "devices_per_node": per_node}
         return {**parse_object(data, args.file), "cluster": cluster}
-    return _imported(args, text, count, device)
-
-
-def _imported(args: Namespace, text: str, count: int, device: str) -> JsonObject:
-    """From any configuration that `asap import` reads; assumptions go to standard error."""
-    from service.cli.import_plan import print_notes, read_text
-    from tools.frameworks import ImportOptions
-    from tools.frameworks.formats import start_scenario
-    from tools.frameworks.reading import parse_json
-
-    stated = ImportOptions(
-        model=parse_json(read_text(args.model, "--model")) if args.model else None,
-        device=device,
-        num_devices=count,
-        precision=args.precision,
-        vocab_size=args.vocab_size,
-        seq_len=args.seq_len,
-        global_batch_size=args.global_batch_size,
-        framework=args.framework,
-    )
-    start = start_scenario(text, None, stated)
+    names = ("precision", "vocab_size", "seq_len", "global_batch_size", "framework")
+    options = {name: getattr(args, name) for name in names} | read_amounts(args)
+    finder = module_finder(args.file)
+    stated = ImportOptions(read_model(args.model), device, count, per_node, find_module=finder, **options)
+    with naming_arguments(args, dict.fromkeys(("cluster.device", "cluster.num_devices"), "--devices")):
+        start = start_scenario(text, None, stated)
     for key, value in start.assumed.items():
-        option = key.replace("_", "-")
-        print(f"asap: assumed: {key} {value} (--{option} states another)", file=sys.stderr)
+        write_note(f"assumed: {key} {value} (--{key.replace('_', '-')} states another)")
     print_notes(start.imported)
     return dict(start.imported.scenario)
 
 
-def _run_there(args: Namespace, scenario: JsonObject) -> int:
+def run_at_server(args: Namespace, body: JsonObject) -> None:
     """Submits it and waits; the report is printed as if it had been made here."""
     for option, why in (
         ("session", "a server keeps every session"),
@@ -311,73 +197,147 @@ def _run_there(args: Namespace, scenario: JsonObject) -> int:
     ):
         if getattr(args, option):
             raise InputError(f"--{option}", getattr(args, option), f"{why}; leave one of the two out")
-    from service.cli.io import check_ended, connect
+    from service.cli.server import check_ended, connect
 
     with connect(args.server) as client:
-        session = client.submit(dict(scenario))
+        session = client.submit(body)
         if args.events:
             for event in client.events(session.id):
                 print(json.dumps(event.raw), file=sys.stderr, flush=True)
-        ended = client.wait(session.id)
-        if not check_ended(ended):
-            return 0
-        report = client.report(ended.id)
-    if args.format == "json":  # as the server, perhaps a newer one, wrote it
-        write_json_line(report)
-    else:
-        from graph.report import Report
-
-        _print(args.format, scenario, Report.model_validate(report))
-    return 0
-
-
-def _request(scenario: JsonObject) -> "Request":
+        if not check_ended(client.wait(session.id)):
+            return
+        report = client.report(session.id)
+    from graph.report import Report
     from graph.request import parse_request
 
-    request = parse_request(scenario)
-    if request.approval == "person":
-        raise InputError("approval", request.approval, "asap optimize cannot ask a person; asap serve can")
-    if request.mode == "tune":
-        from service.runtime import check_tune
-        from service.settings import load_settings
-
-        check_tune(load_settings(), request)
-    return request
+    scenario, parsed = parse_request(body).scenario, Report.model_validate(report)
+    if args.format == "json":  # as the server, perhaps a newer one, wrote it
+        write_json(report)
+    else:
+        print_report(args.format, scenario, parsed)
+    save_files(args, scenario, parsed)
 
 
-def _answer(session: str | None, request: "Request", watch: ProgressCallbacks) -> "Report":
-    if session is None and request.mode == "tune":
-        session = default_session_name()
-        print(f"asap: session {session}; if interrupted, go on with --session {session}", file=sys.stderr)
-    if session is None:
-        return run_once(request, watch)
-    check_name(session)
-    return run_kept(session, request, watch)
+def run_locally(args: Namespace, request: "Request") -> "Report":
+    """Without a name it leaves nothing behind; under one it goes on where it was, or repeats its report."""
+    from service.cli.calibrate import read_calibration
+    from service.runtime import check_tune, open_context
+    from service.settings import load_settings
+
+    name, settings = args.session, load_settings()
+    approval, is_tuned = request.options.approval, request.options.mode == "tune"
+    if approval == "person":
+        raise InputError("approval", approval, "asap optimize cannot ask a person; asap serve can")
+    if is_tuned:
+        check_tune(settings, request)
+    calibration, runs = read_calibration(args.calibration)
+    from graph.session import Session  # the agents, once the input is known to be right
+
+    if name is None and is_tuned:  # its trials' jobs must be found again under a name
+        name = f"tune-{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(3)}"
+        write_note(f"session {name}; if interrupted, go on with --session {name}")
+    with ExitStack() as stack:
+        watch = stack.enter_context(watching(sys.stderr, events=args.events))
+        saver = (
+            stack.enter_context(opened_session(settings, name, request.scenario))
+            if name is not None
+            else None
+        )
+        context = open_context(settings, saves_cases=saver is not None)
+        context = replace(
+            context,
+            progress=watch.progress,
+            limits=context.limits.within(request.options.budget),
+            calibration=calibration or context.calibration,
+            runs=runs,
+        )
+        report = Session(name or "optimize", context, saver).run(request, watch.event).report
+    if report is None:
+        raise InputError("--session", name, "waits for a decision; asap serve takes it")
+    return report
 
 
 @contextmanager
-def _watching(events: bool) -> Iterator[ProgressCallbacks]:
+def opened_session(settings: "Settings", name: str, scenario: "Scenario") -> "Iterator[Checkpoints]":
+    """Its checkpoints, one after each node, while no other process runs it."""
+    if not NAME.fullmatch(name):  # it becomes part of a case's id and of a file's name
+        rule = "allowed: up to 80 of a-z, 0-9, '_' and '-', first a letter or digit"
+        raise InputError("--session", name, rule)
+    from service.checkpoints import open_checkpoints
+    from service.settings import make_data_folder
+
+    folder = make_data_folder(settings.data_dir) / LOCKS
+    folder.mkdir(exist_ok=True)
+    with locked(folder / f"{name}.lock") as is_ours, open_checkpoints(settings) as saver:
+        if not is_ours:
+            raise InputError("--session", name, "is running in another process; wait for it")
+        if earlier := saver.get_tuple({"configurable": {"thread_id": name}}):
+            values = earlier.checkpoint["channel_values"]
+            if values.get(FIRST_INPUT, values).get("request") not in (None, scenario):
+                raise InputError("--session", name, "is about another scenario; choose another name")
+        yield saver
+
+
+class Watch(NamedTuple):
+    """What is called while a session runs."""
+
+    progress: Callable[[float], None] | None = None
+    """The share of the search that is done."""
+    event: "Callable[[SessionEvent], None] | None" = None
+
+
+@contextmanager
+def watching(stream: TextIO, *, events: bool = False) -> Iterator[Watch]:
+    """Events as JSON lines if they are wanted, else a line of progress on a terminal, nothing elsewhere."""
     if events:
-        yield ProgressCallbacks(
-            event=lambda event: print(json.dumps(event, default=str), file=sys.stderr, flush=True)
-        )
+        yield Watch(event=lambda event: print(event.model_dump_json(), file=stream, flush=True))
         return
-    with watching(sys.stderr) as watch:
-        yield watch
+    if not stream.isatty():
+        yield Watch()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from graph.events import NodeStarted, ToolCalled
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(file=stream), transient=True) as bar:
+        task = bar.add_task("starting", total=None)
+
+        def show_event(event: "SessionEvent") -> None:
+            if isinstance(event, NodeStarted):
+                bar.update(task, description=AGENTS.get(event.node, event.node), total=None, completed=0)
+            elif isinstance(event, ToolCalled) and event.tool == "search_plans":
+                bar.update(task, description="proposal agent: looking for more plans", total=None)
+
+        yield Watch(lambda share: bar.update(task, completed=share, total=1.0), show_event)
 
 
-def _print(form: str, scenario: JsonObject, report: "Report") -> None:
+def save_files(args: Namespace, scenario: "Scenario", report: "Report") -> None:
+    """What --save and --export ask for."""
+    if args.save:
+        text = json.dumps(scenario.model_dump(mode="json"), indent=2, allow_nan=False)
+        write_file(args.save, text + "\n", "--save")
+    if args.export and report.proposals:
+        from tools.frameworks import export_plan
+
+        with naming_arguments(args, {"format": "--export"}):
+            export = export_plan(report.proposals[0].of(scenario), args.export)
+        write_file(args.out, export.text, "--out")
+        for note in export.notes:
+            write_note(f"note: {note}")
+
+
+def print_report(form: str, scenario: "Scenario", report: "Report") -> None:
     if form == "json":
-        write_json_line(report.model_dump(mode="json"))
-    elif form == "table":
-        from service.cli.optimize_tables import print_report
+        write_json(report.model_dump(mode="json"))
+        return
+    from service.cli.optimize_tables import print_tables
+    from service.render.report import html_report, markdown_report
+    from service.render.view import view_of
 
-        print_report(scenario, report)
-    elif form == "markdown":
-        from service.render.report import markdown_report
-
-        write_document(markdown_report(scenario, report))
+    view = view_of(scenario, report)
+    if form == "table":
+        print_tables(view)
     else:
-        from service.render.report import html_report
-
-        write_document(html_report(scenario, report))
+        write_document((markdown_report if form == "markdown" else html_report)(view))

@@ -2,160 +2,101 @@
 
 import gc
 from argparse import SUPPRESS, ArgumentParser, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, NoReturn, Protocol, cast
 
 from service import __version__
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+    Actions = _SubParsersAction[ArgumentParser]
 
-class CommandModule(Protocol):
-    """What a module in service/cli must offer to be a subcommand."""
-
-    HELP: str
-
-    def add_arguments(self, parser: ArgumentParser) -> None: ...
-
-    def run(self, args: Namespace) -> int: ...
-
-
-class Command(NamedTuple):
-    module: str
-    summary: str
-    example: str
-
-    def load(self) -> CommandModule:
-        gc.disable()  # imports leave no garbage, and looking for some takes a tenth of a short command
-        try:
-            return cast(CommandModule, import_module(self.module))
-        finally:
-            gc.freeze()
-            gc.enable()
-
-
-COMMANDS = {
-    "predict": Command(
-        "service.cli.predict",
-        "step time, memory and bottleneck of a training plan",
-        "asap predict examples/llama-3.1-70b-64xh100.json",
-    ),
-    "optimize": Command(
-        "service.cli.optimize",
+COMMANDS: dict[str, tuple[str, str]] = {
+    "predict": ("step time, memory and bottleneck of a training plan", "examples/llama-3.1-70b-64xh100.json"),
+    "optimize": (
         "search every legal plan and propose the three best, with reasons",
-        "asap optimize examples/llama-3.1-70b-64xh100.json",
+        "examples/llama-3.1-70b-64xh100.json",
     ),
-    "explain": Command(
-        "service.cli.explain",
-        "why a plan is not proposed: rule, memory or time",
-        "asap explain examples/llama-3.1-70b-64xh100.json --plan tp=2",
+    "where": (
+        "the same training on other clusters: the best plan of each, days against cost",
+        "examples/llama-3.1-70b.config.json --tokens 15T --clusters examples/clusters.csv",
     ),
-    "constants": Command(
-        "service.cli.constants",
+    "explain": (
+        "why a plan is not proposed, or why a job is slower than a published run",
+        "examples/llama-3.1-70b-64xh100.json --plan tp=2",
+    ),
+    "constants": (
         "every constant behind a prediction: value, prior, fitted shift, source",
-        "asap constants examples/llama-3.1-70b-64xh100.json",
+        "examples/llama-3.1-70b-64xh100.json",
     ),
-    "hardware": Command(
-        "service.cli.hardware",
-        "the device catalogue: every figure with its source",
-        "asap hardware show h100-sxm-80gb",
-    ),
-    "diagnose": Command(
-        "service.cli.diagnose",
+    "hardware": ("the device catalogue: every figure with its source", "show h100-sxm-80gb"),
+    "diagnose": (
         "where the time of profiled training steps goes, and why",
-        "asap diagnose examples/traces/ddp-gloo-straggler",
+        "examples/traces/ddp-gloo-straggler",
     ),
-    "calibrate": Command(
-        "service.cli.calibrate",
-        "learn from a cluster's own runs",
-        "asap calibrate runs.jsonl --out cluster.json",
-    ),
-    "probe": Command(
-        "service.cli.probe",
+    "calibrate": ("learn from a cluster's own runs", "runs.jsonl --out cluster.json"),
+    "probe": (
         "measure the nodes themselves in a minute: products, memory, links, slow ranks",
-        "asap probe --device cpu --nproc 2 --out probe",
+        "--device cpu --nproc 2 --out probe",
     ),
-    "import-runs": Command(
-        "service.cli.import_runs",
+    "import-runs": (
         "step times from the logs of runs, for asap calibrate",
-        "asap import-runs train.log --scenario job.json >> runs.jsonl",
+        "train.log --scenario job.json >> runs.jsonl",
     ),
-    "profile": Command(
-        "service.cli.profile",
+    "runs": (
+        "measured runs: check rows, add some, find those most like a scenario",
+        "near examples/llama-3.1-70b-64xh100.json",
+    ),
+    "profile": (
         "run a training command under the profiler",
-        "asap profile --out traces -- torchrun --nproc-per-node 8 train.py",
+        "--out traces -- torchrun --nproc-per-node 8 train.py",
     ),
-    "dry-run": Command(
-        "service.cli.dry_run",
-        "run a plan's program without devices, next to the cost model",
-        "asap dry-run scenario.json",
-    ),
-    "export": Command(
-        "service.cli.export",
+    "dry-run": ("run a plan's program without devices, next to the cost model", "scenario.json"),
+    "export": (
         "a plan as the configuration of a training framework",
-        "asap export examples/llama-3.1-70b-64xh100.json --format megatron",
+        "examples/llama-3.1-70b-64xh100.json --format megatron",
     ),
-    "import": Command(
-        "service.cli.import_plan",
+    "patch": (
+        "your own configuration or script changed to a proposal, as a diff",
+        "pretrain.sh --report report.json --plan 1",
+    ),
+    "import": (
         "a scenario from the configuration of today's job",
-        "asap import train.toml --format torchtitan --model config.json --device h100",
+        "train.toml --format torchtitan --model config.json --device h100",
     ),
-    "kb": Command(
-        "service.cli.kb",
+    "kb": (
         "the knowledge base: playbooks and measured cases, and your own",
-        'asap kb search "pipeline bubble takes a quarter of the step"',
+        'search "pipeline bubble takes a quarter of the step"',
     ),
-    "serve": Command(
-        "service.cli.serve",
-        "the API and the workers, in one process or many",
-        "asap serve --port 8000",
-    ),
-    "sessions": Command(
-        "service.cli.sessions",
+    "serve": ("the API and the workers, in one process or many", "--port 8000"),
+    "sessions": (
         "submit sessions to a server, follow them and decide",
-        "asap sessions submit examples/llama-3.1-70b-64xh100.json --wait",
+        "submit examples/llama-3.1-70b-64xh100.json --wait",
     ),
-    "ask": Command(
-        "service.cli.ask",
-        "a question about a finished session: why not, what if",
-        'asap ask ID "why not tp 8?"',
-    ),
-    "keys": Command(
-        "service.cli.keys",
-        "the API keys of this installation",
-        "asap keys add ci --scope submit",
-    ),
-    "nightly": Command(
-        "service.cli.nightly",
+    "ask": ("a question about a finished session: why not, what if", 'ID "why not tp 8?"'),
+    "keys": ("the API keys of this installation", "add ci --scope submit"),
+    "retention": ("what has expired, before workers delete it", ""),
+    "nightly": (
         "what got slower since yesterday, why, and what it costs",
-        "asap nightly run --config examples/nightly.yaml",
+        "run --config examples/nightly.yaml",
     ),
-    "schedule": Command(
-        "service.cli.schedule",
+    "schedule": (
         "let a server run that every night",
-        'asap schedule add examples/nightly.yaml --name pretraining --cron "30 5 * * *"',
+        'add examples/nightly.yaml --name pretraining --cron "30 5 * * *"',
     ),
-    "doctor": Command(
-        "service.cli.doctor",
-        "check this installation: folders, database, knowledge, language model, launchers",
-        "asap doctor",
-    ),
-    "mcp": Command(
-        "service.cli.mcp",
-        "ASAP's tools for an assistant, over the Model Context Protocol",
-        "asap mcp",
-    ),
+    "doctor": ("check this installation: folders, database, knowledge, language model, launchers", ""),
+    "mcp": ("ASAP's tools for an assistant, over the Model Context Protocol", ""),
 }
-
-
-_ABOUT = """\
+"""By name: what it is for, and an example of its arguments."""
+MODULES = {"import": "import_plan"}
+"""Modules of service/cli that do not have their command's name."""
+ABOUT = """\
 ASAP predicts how long a training step takes under a sharding plan and whether it fits,
 and finds where the time of a real run goes. It needs no GPU, no key and no server.
 """
-
-_STATUSES = """\
+STATUSES = """\
 FILE may be - for standard input. With --json a command prints one JSON object per line on
 standard output and nothing else there.
 
@@ -169,10 +110,29 @@ exit status:
 
 'asap COMMAND --help' says more about a command.
 """
-
-
+DEBUG_HELP = "show the full traceback of an error"
 SERVER = "--server"
 """The only option before a subcommand that takes a value; it is passed on to the subcommand."""
+
+
+class CommandModule(Protocol):
+    """What a module in service/cli must offer to be a subcommand."""
+
+    HELP: str
+
+    def add_arguments(self, parser: ArgumentParser) -> None: ...
+
+    def run(self, args: Namespace) -> int | None: ...
+
+
+def load_command(name: str) -> CommandModule:
+    gc.disable()  # imports leave no garbage, and looking for some takes a tenth of a short command
+    try:
+        module = MODULES.get(name, name.replace("-", "_"))
+        return cast(CommandModule, import_module(f"service.cli.{module}"))
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 class UsageError(Exception):
@@ -187,20 +147,23 @@ class OneLineParser(ArgumentParser):
 
 
 def top_level_parser() -> OneLineParser:
+    width = max(map(len, COMMANDS))
+    commands = "".join(
+        f"  {name:<{width}}  {summary}\n  {'':<{width}}  $ {f'asap {name} {example}'.rstrip()}\n"
+        for name, (summary, example) in COMMANDS.items()
+    )
     parser = OneLineParser(
         prog="asap",
         usage="asap [--help] [--version] [--debug] [--server URL] COMMAND ...",
-        description=_ABOUT,
-        epilog=f"{_command_list()}\n{_STATUSES}",
+        description=ABOUT,
+        epilog=f"commands:\n{commands}\n{STATUSES}",
         formatter_class=RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     version = f"asap {__version__}"
     parser.add_argument("--version", action="version", version=version, help="print the version and exit")
-    parser.add_argument(
-        "--server", metavar="URL", help="use this 'asap serve' (optimize, sessions, schedule)"
-    )
-    _add_debug(parser)
+    parser.add_argument(SERVER, metavar="URL", help="use this 'asap serve' (optimize, sessions, schedule)")
+    parser.add_argument("--debug", action="store_true", help=DEBUG_HELP)
     return parser
 
 
@@ -212,14 +175,18 @@ def command_parser(name: str, module: CommandModule) -> OneLineParser:
         allow_abbrev=False,
     )
     module.add_arguments(parser)
-    _add_debug(parser)
+    parser.add_argument("--debug", action="store_true", help=DEBUG_HELP)
     return parser
 
 
+def add_actions(parser: ArgumentParser) -> "Actions":
+    return parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+
 def add_action(
-    actions: "_SubParsersAction[ArgumentParser]", name: str, about: str, epilog: str | None = None
+    actions: "Actions", name: str, about: str, act: Callable[..., int | None], epilog: str | None = None
 ) -> ArgumentParser:
-    """Adds an action of a command, with the options that every action has."""
+    """Adds an action of a command, with the options that every action has; `args.act` is what it does."""
     action = actions.add_parser(
         name,
         help=about,
@@ -231,7 +198,39 @@ def add_action(
     action.add_argument("--json", action="store_true", help="print one JSON object per line and nothing else")
     # The command has it already; suppressed here so that the outer one keeps its value.
     action.add_argument("--debug", action="store_true", default=SUPPRESS, help=SUPPRESS)
+    action.set_defaults(act=act)
     return action
+
+
+def add_options(parser: ArgumentParser, *options: tuple[str, str, str]) -> None:
+    """Each by its name, what it takes, and what it is for.
+
+    What takes nothing is a switch; N, RANK and S are numbers from 1; "NAME ..." may be given several times.
+    """
+    for name, takes, about in options:
+        if not takes:
+            parser.add_argument(name, action="store_true", help=about)
+        elif takes.endswith(" ..."):
+            parser.add_argument(name, action="append", default=[], metavar=takes[:-4], help=about)
+        else:
+            kind = positive_number if takes in ("N", "RANK", "S") else str
+            parser.add_argument(name, type=kind, metavar=takes, help=about)
+
+
+def add_server(parser: ArgumentParser) -> None:
+    parser.add_argument(SERVER, metavar="URL", help="address of the server (ASAP_SERVER)")
+
+
+def add_run_goal(parser: ArgumentParser) -> None:
+    add_options(
+        parser,
+        (
+            "--tokens",
+            "TOKENS",
+            "forecast a run of N tokens, for example 15T: days, device-hours",
+        ),
+        ("--price", "P", "price of a device-hour: the run's cost, and what one percent is worth"),
+    )
 
 
 def add_calibration(parser: ArgumentParser) -> None:
@@ -249,6 +248,17 @@ def positive_number(text: str) -> int:
     return int(text)
 
 
+def positive_figure(text: str) -> float:
+    """For argparse, whose message then says what is allowed."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.0 < value < 1e9:
+        raise ArgumentTypeError(f"must be a number above 0, not {text[:20]!r}")
+    return value
+
+
 def port_number(text: str) -> int:
     """For argparse, whose message then says what is allowed."""
     if not text.isdecimal() or int(text) > 65_535:
@@ -262,16 +272,3 @@ def split_at_command(argv: Sequence[str]) -> tuple[list[str], list[str]]:
     words = (i for i, word in enumerate(argv) if not word.startswith("-") and i not in values)
     start = next(words, len(argv))
     return list(argv[:start]), list(argv[start:])
-
-
-def _command_list() -> str:
-    width = max(map(len, COMMANDS))
-    lines = (
-        f"  {name:<{width}}  {command.summary}\n  {'':<{width}}  $ {command.example}"
-        for name, command in COMMANDS.items()
-    )
-    return "commands:\n" + "\n".join(lines) + "\n"
-
-
-def _add_debug(parser: ArgumentParser) -> None:
-    parser.add_argument("--debug", action="store_true", help="show the full traceback of an error")

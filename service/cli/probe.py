@@ -6,30 +6,40 @@ import time
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from service.cli.calibrate import print_calibrated, write_calibration
-from service.cli.io import MAX_SCENARIO_BYTES, make_table, read_object, safe_text, write_json_line
-from service.cli.parser import positive_number
-from service.render.text import counted
+from rich.console import Console
+
+from service.cli.calibrate import print_calibrated
+from service.cli.io import make_table, naming_arguments, read_scenario, safe_text, write_file, write_json
+from service.cli.parser import add_options
+from service.render.pages import COLUMNS, comparison_rows, render_probe
+from service.render.text import counted, plain
+from service.runtime import open_trials
+from service.settings import load_settings, process_environment
 from tools.errors import AsapError, InputError
-
-if TYPE_CHECKING:
-    from tools.calibrate.runs import Run
-    from tools.calibrate.update import Calibrated
-    from tools.cost.predict import Prediction
-    from tools.launch.launcher import Launcher
-    from tools.probe.measured import Probe
-    from tools.probe.report import ProbeReport
-    from tools.scenario import Scenario
-    from tools.trials.run import LaunchedTrials
+from tools.launch.failures import classify, gather_evidence
+from tools.launch.launcher import Job, Launcher
+from tools.launch.local import LocalLauncher
+from tools.launch.template import JobLimits, Template
+from tools.model.predict import Prediction, predict
+from tools.model.runs import Measured, Run, to_file
+from tools.model.update import Calibrated, calibrate
+from tools.probe.layers import samples_of
+from tools.probe.measured import Probe
+from tools.probe.preflight import COMMANDS, preflight, read_recorded, run_command
+from tools.probe.report import ProbeReport, read_probe, report_of, settings_for
+from tools.scenario import Scenario, did_you_mean
+from tools.trials.order import TrialOrder, TrialProgress, trial_key
+from tools.trials.run import LaunchedTrials, follow
 
 HELP = """\
 Measure the nodes themselves in one to three minutes: matrix products by shape and precision, memory
 bandwidth, each collective by size over groups in a node and over the network, messages between pairs, host
-launch time. Prints the figures beside the catalogue's, names slow ranks and links, and calibrates: --out gets
-probe.json, probe.html (plots), runs.jsonl for POST /v1/measurements and calibration.json for --calibration.
+launch time. Refuses nodes on which something else runs; --anyway measures them too. Prints the figures beside
+the catalogue's, names slow ranks and links, and calibrates: --out gets probe.json, probe.html (plots),
+runs.jsonl for POST /v1/measurements and calibration.json for --calibration.
 
 Without --template it runs on this machine by torchrun (CPU with gloo, GPUs with NCCL). With one of the
 registered launch templates (ASAP_LAUNCH_TEMPLATES) it runs there: torchrun, Slurm or Kubernetes. --results
@@ -39,7 +49,12 @@ With --scenario FILE a few layers of that model are trained instead, at the plan
 at most one node, by the reference trainer or the program of --template, and scaled to the whole plan by the
 cost model.
 
+With --preflight nothing is launched: clocks, power limits, ECC, PCIe and NVLink, network cards, CPU governor,
+NUMA, variables of NCCL and versions are read here (nvidia-smi, rocm-smi and ibstat where they are), and what
+is not as it should be is printed with what it costs.
+
 Examples:
+  asap probe --preflight
   asap probe --device cpu --nproc 2 --out probe
   asap probe --device h100 --nnodes 4 --nproc 8 --template probe-slurm --cluster prod --out probe
   asap probe --scenario job.json --template torchtitan-slurm --out probe
@@ -52,39 +67,62 @@ LAYERS_HOURS = 2.0
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    parser.add_argument("--scenario", metavar="FILE", help="measure layers of this plan instead")
-    parser.add_argument("--device", metavar="NAME", help="what the nodes have, as in 'asap hardware'")
-    parser.add_argument("--nproc", type=positive_number, default=1, metavar="N", help="ranks per node (1)")
-    parser.add_argument("--nnodes", type=positive_number, default=1, metavar="N", help="nodes (1)")
-    parser.add_argument(
-        "--precision", action="append", default=[], metavar="NAME", help="of products; may be repeated"
+    add_options(
+        parser,
+        ("--scenario", "FILE", "measure layers of this plan instead"),
+        ("--device", "NAME", "what the nodes have, as in 'asap hardware'"),
+        ("--nproc", "N", "ranks per node (1)"),
+        ("--nnodes", "N", "nodes (1)"),
+        ("--precision", "NAME ...", "of products; may be repeated"),
+        ("--seconds", "S", "about how long to measure (60)"),
+        ("--framework", "NAME", "the stack to calibrate"),
+        ("--cluster", "NAME", "what the cluster is called"),
+        ("--template", "NAME", "a registered launch template"),
+        ("--anyway", "", "measure nodes that are not idle too"),
+        ("--results", "DIR", "read a probe that ran already, or what preflight tools printed elsewhere"),
+        ("--preflight", "", "only say what slows this node before any job runs"),
+        ("--out", "DIR", "folder for what was measured"),
     )
-    parser.add_argument(
-        "--seconds", type=positive_number, default=60, metavar="S", help="about how long to measure (60)"
-    )
-    parser.add_argument("--framework", default="torch-fsdp2", metavar="NAME", help="the stack to calibrate")
-    parser.add_argument("--cluster", metavar="NAME", help="what the cluster is called")
-    parser.add_argument("--template", metavar="NAME", help="a registered launch template")
-    parser.add_argument("--results", metavar="DIR", help="read a probe that ran already")
-    parser.add_argument("--out", metavar="DIR", required=True, help="folder for what was measured")
+    parser.set_defaults(nproc=1, nnodes=1, seconds=60, framework="torch-fsdp2")
     parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
+    if args.preflight:
+        run_preflight(args)
+        return
+    if args.out is None:
+        raise InputError("--out", None, "a folder for what is measured is needed")
     out = Path(args.out)
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError("--out", args.out, f"{error.strerror}; give a folder that can be written") from None
-    return _run_layers(args, out) if args.scenario else _run_probe(args, out)
+    if args.scenario:
+        run_layers(args, out)
+    else:
+        run_probe(args, out)
 
 
-def _run_probe(args: Namespace, out: Path) -> int:
-    from service.render.pages import render_probe
-    from tools.calibrate.update import calibrate
-    from tools.probe.report import read_probe, report_of
+def run_preflight(args: Namespace) -> None:
+    """What costs most is first: how often that part takes as long, then what nobody can say."""
+    if args.results and not Path(args.results).is_dir():
+        raise InputError("--results", args.results, f"must be a folder with {', '.join(COMMANDS)}")
+    recorded = read_recorded(Path(args.results)) if args.results else run_command
+    report = preflight(process_environment(), recorded)
+    report.findings.sort(key=lambda finding: -(finding.ratio or 0.0))
+    if args.json:
+        write_json(asdict(report))
+        return
+    for finding in report.findings:
+        print(plain(finding))
+    print(plain(f"{counted(len(report.findings), 'finding')}; read: {', '.join(report.read)}"))
+    print(plain(f"not here: {', '.join(report.absent) or 'nothing'}"))
+    print(plain(", ".join(f"{name} {value}" for name, value in report.facts.items() if value)))
 
-    measured = read_probe(Path(args.results)) if args.results else _measure(args, out)
+
+def run_probe(args: Namespace, out: Path) -> None:
+    measured = read_probe(Path(args.results)) if args.results else measure(args, out)
     report = report_of(measured, args.framework, args.cluster)
     where = args.cluster or report.probe.settings.device
     title = f"Probe of {where}, {counted(len(measured.ranks), 'rank')}"
@@ -92,21 +130,17 @@ def _run_probe(args: Namespace, out: Path) -> int:
     learned = calibrate([report.run], name=args.cluster or "")
     _write_runs(out, args.cluster or "", [report.run])
     if args.json:
-        write_json_line(report.to_data())
+        slow = [{"what": part.what, "ratio": part.ratio, "says": part.message} for part in report.findings]
+        write_json({**asdict(report), "findings": slow, "run": report.run.to_data()})
     else:
-        _print_probe(report, learned, out)
-    return 0
+        print_probe(report, learned, out)
 
 
-def _measure(args: Namespace, out: Path) -> "Probe":
-    from tools.launch.failures import classify, gather_evidence
-    from tools.launch.launcher import Job
-    from tools.probe.report import read_probe, settings_for
-    from tools.trials.run import follow
-
+def measure(args: Namespace, out: Path) -> Probe:
     if not args.device:
         raise InputError("--device", None, "the device of the nodes is needed; 'asap hardware' lists them")
-    settings = settings_for(args.device, args.precision, float(args.seconds))
+    with naming_arguments(args):
+        settings = settings_for(args.device, args.precision, float(args.seconds), args.anyway)
     trials = _trials(args, out, worker=True)
     template = trials.templates[args.template or trials.default_template]
     wall_s = min(template.limits.wall_s, 3 * args.seconds + START_S)
@@ -124,26 +158,17 @@ def _measure(args: Namespace, out: Path) -> "Probe":
 
 
 class _Progress:
-    """Of a job, on standard error."""
+    """Writes what becomes of a job to standard error."""
 
-    def emit(self, phase: str, **content: object) -> None:
-        sys.stderr.write(f"asap: {phase}\n")
+    def emit(self, progress: TrialProgress) -> None:
+        sys.stderr.write(f"asap: {progress.phase} {progress.job}\n")
 
     def must_cancel(self) -> bool:
         return False
 
 
-def _trials(args: Namespace, out: Path, worker: bool) -> "LaunchedTrials":
-    """Of the installation if a template is named; else torchrun on this machine."""
-    from importlib.util import find_spec
-
-    from service.runtime import open_trials
-    from service.settings import load_settings, process_environment
-    from tools.launch.local import LocalLauncher
-    from tools.launch.template import Limits, Template
-    from tools.scenario import did_you_mean
-    from tools.trials.run import LaunchedTrials
-
+def _trials(args: Namespace, out: Path, worker: bool) -> LaunchedTrials:
+    """The installation's launcher if a template is named; else torchrun on this machine."""
     if args.template:
         trials = open_trials(load_settings())
         if trials is None:
@@ -167,7 +192,7 @@ def _trials(args: Namespace, out: Path, worker: bool) -> "LaunchedTrials":
             *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "{nproc}"),
             *("-m", program[0], "{scenario}", *program[1:], "--out", "{out}"),
         ),
-        limits=Limits(wall_s=3600, devices=1024),
+        limits=JobLimits(wall_s=3600, devices=1024),
         environment={"OMP_NUM_THREADS": "1"},
         environment_inherited=("PATH", "HOME", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"),
     )
@@ -176,17 +201,13 @@ def _trials(args: Namespace, out: Path, worker: bool) -> "LaunchedTrials":
     return LaunchedTrials(lambda _: launcher, {"here": template}, "here", results, max_runs=1)
 
 
-def _write_runs(out: Path, name: str, runs: Sequence["Run"]) -> None:
+def _write_runs(out: Path, name: str, runs: Sequence[Run]) -> None:
     rows = "".join(json.dumps(run.to_data()) + "\n" for run in runs)
     (out / "runs.jsonl").write_text(rows, encoding="utf-8")
-    write_calibration(str(out / "calibration.json"), name, runs)
+    write_file(str(out / "calibration.json"), to_file(name, runs), "--out")
 
 
-def _print_probe(report: "ProbeReport", learned: "Calibrated", out: Path) -> None:
-    from rich.console import Console
-
-    from service.render.pages import COLUMNS, comparison_rows
-
+def print_probe(report: ProbeReport, learned: Calibrated, out: Path) -> None:
     console, probe = Console(highlight=False), report.probe
     console.print(
         safe_text(
@@ -194,53 +215,41 @@ def _print_probe(report: "ProbeReport", learned: "Calibrated", out: Path) -> Non
             f"({probe.ranks[0].title}, {probe.backend}), {probe.took_s:.0f} s"
         )
     )
-    table = make_table(COLUMNS[0], *(f">{column}" for column in COLUMNS[1:]))
-    for row in comparison_rows(report):
-        table.add_row(*map(safe_text, row))
-    console.print(table)
-    groups = make_table("collective", "over", ">message", ">time", ">bus bandwidth")
+    columns = (COLUMNS[0], *(f">{column}" for column in COLUMNS[1:]))
+    console.print(make_table(*columns, rows=comparison_rows(report)))
     largest = {(c.group, c.size, c.kind): c for c in probe.collectives}
-    for c in largest.values():
-        groups.add_row(
-            c.kind,
-            f"{c.group}, {c.size} ranks",
-            f"{c.message_bytes / 2**20:.3g} MiB",
-            f"{c.seconds * 1e3:.3g} ms",
-            f"{c.bus_bytes_per_s / 1e9:.3g} GB/s",
+    rows = (
+        (
+            *(c.kind, f"{c.group}, {c.size} ranks", f"{c.message_bytes / 2**20:.3g} MiB"),
+            *(f"{c.seconds * 1e3:.3g} ms", f"{c.bus_bytes_per_s / 1e9:.3g} GB/s"),
         )
-    console.print(groups)
+        for c in largest.values()
+    )
+    console.print(make_table("collective", "over", ">message", ">time", ">bus bandwidth", rows=rows))
     for finding in report.findings:
-        console.print(safe_text(f"slow: {finding.says}", "bold red"))
-    if not report.findings:
-        console.print("no rank and no link is slow")
-    for reason in probe.unavailable:
-        console.print(safe_text(f"not measured: {reason}"))
+        console.print(safe_text(f"slow: {finding.message}", "bold red"))
+    lines = [] if report.findings else ["no rank and no link is slow"]
+    lines += [f"not idle: {reason}" for reason in probe.busy]
+    lines += [f"not measured: {reason}" for reason in probe.unavailable]
     if report.overrides:
-        console.print(
-            safe_text(f"not the catalogue's device or link: cluster.overrides {json.dumps(report.overrides)}")
-        )
-    for constant in learned.constants:
-        console.print(safe_text(f"{constant.name}: {constant.before:.3g} usual, {constant.after:.3g} here"))
-    console.print(safe_text(f"{out}/probe.html, {out}/calibration.json (--calibration)"))
+        lines.append(f"not the catalogue's device or link: cluster.overrides {json.dumps(report.overrides)}")
+    lines += [f"{each.name}: {each.before:.3g} usual, {each.after:.3g} here" for each in learned.constants]
+    for line in (*lines, f"{out}/probe.html, {out}/calibration.json (--calibration)"):
+        console.print(safe_text(line))
 
 
-def _run_layers(args: Namespace, out: Path) -> int:
-    from tools.calibrate.update import calibrate
-    from tools.cost.predict import predict
-    from tools.probe.layers import samples_of
-    from tools.scenario import parse_scenario
-
-    scenario = parse_scenario(read_object(args.scenario, MAX_SCENARIO_BYTES, "--scenario"))
+def run_layers(args: Namespace, out: Path) -> None:
+    scenario = read_scenario(args.scenario, "--scenario")
     samples = samples_of(scenario)
     trials = _trials(args, out, worker=False)
-    runs = [_measure_sample(trials, args.template, sample) for sample in samples]
+    runs = [measure_sample(trials, args.template, sample) for sample in samples]
     learned = calibrate(runs, own=True)
     _write_runs(out, scenario.cluster.name or "", runs)
     usual, scaled = predict([scenario])[0], predict([scenario], learned.calibration)[0]
     if args.json:
         rows = [run.to_data() for run in runs]
-        write_json_line({"samples": rows, "before": _figures(usual), "prediction": _figures(scaled)})
-        return 0
+        write_json({"samples": rows, "before": _figures(usual), "prediction": _figures(scaled)})
+        return
     print_calibrated(learned, scenario.cluster.name or "")
     sys.stdout.write(
         f"whole plan on {scenario.cluster.num_devices} devices: {scaled.step_time_s:.4g} s per step "
@@ -248,18 +257,14 @@ def _run_layers(args: Namespace, out: Path) -> int:
         f"{usual.step_time_s:.4g} s without\n"
         f"{out}/calibration.json (--calibration)\n"
     )
-    return 0
 
 
-def _figures(prediction: "Prediction") -> dict[str, float]:
+def _figures(prediction: Prediction) -> dict[str, float]:
     names = ("step_time_s", "step_time_low_s", "step_time_high_s")
     return {name: float(getattr(prediction, name)) for name in names}
 
 
-def _measure_sample(trials: "LaunchedTrials", template: str | None, sample: "Scenario") -> "Run":
-    from tools.calibrate.runs import Measured, Run
-    from tools.trials.order import TrialOrder, trial_key
-
+def measure_sample(trials: LaunchedTrials, template: str | None, sample: Scenario) -> Run:
     assert sample.plan is not None
     layers, batch = sample.model.num_hidden_layers, sample.training.global_batch_size
     key = trial_key(f"layers{time.time_ns():x}", layers)
@@ -273,4 +278,4 @@ def _measure_sample(trials: "LaunchedTrials", template: str | None, sample: "Sce
             f"{layers} layers could not be measured ({failure.kind if failure else 'unknown'}): {shown}"
         )
     measured = Measured(step_time_s=result.step_time_s, noise=min(result.uncertainty or 0.0, 1.0))
-    return Run(sample, measured, id=f"{layers} layers, batch {batch}", source="probe")
+    return Run(scenario=sample, measured=measured, id=f"{layers} layers, batch {batch}", source="probe")

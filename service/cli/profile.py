@@ -5,9 +5,10 @@ import sys
 from argparse import REMAINDER, ArgumentParser, Namespace
 from pathlib import Path
 
-from asap_client.capture import SUMMARY_FOLDER, CaptureSchedule, Overhead, read_overhead
+from asap_client.capture import SUMMARY_FOLDER, CaptureSchedule, read_overhead
+from asap_client.operations import OVERHEAD_SUFFIX
 from asap_client.run_script import insert_capture
-from service.cli.io import write_json_line
+from service.cli.io import write_json
 from tools.errors import AsapError, InputError
 
 HELP = """\
@@ -37,23 +38,12 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.usage = "asap profile [options] -- COMMAND ..."
 
 
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     """Runs the command; raises AsapError with its exit status if it fails."""
     schedule = CaptureSchedule(args.wait, args.warmup, args.active)
     words = args.command[1:] if args.command[:1] == ["--"] else args.command
     folder = Path(args.out)
     command = insert_capture(words, folder, schedule, keep_traces=not args.summaries_only)
-    _run(command)
-    overheads = _read_overheads(folder)
-    if not overheads:
-        raise AsapError(
-            f"no trace was written to {folder}: did the script step its optimizer {schedule.total} times?"
-        )
-    _report(overheads, folder, as_json=args.json)
-    return 0
-
-
-def _run(command: list[str]) -> None:
     try:
         # What the training prints goes to standard error: standard output is for the report.
         finished = subprocess.run(command, stdout=sys.stderr.fileno(), check=False)
@@ -61,36 +51,28 @@ def _run(command: list[str]) -> None:
         raise InputError("COMMAND", command[0], f"cannot be run: {error.strerror or error}") from None
     if finished.returncode:
         raise AsapError(f"the command ended with status {finished.returncode}: {' '.join(command)}")
-
-
-def _read_overheads(folder: Path) -> dict[str, Overhead]:
-    paths = sorted((folder / SUMMARY_FOLDER).glob("rank*.overhead.json"))
-    return {path.name.removesuffix(".overhead.json"): read_overhead(path) for path in paths}
-
-
-def _report(overheads: dict[str, Overhead], folder: Path, *, as_json: bool) -> None:
-    if as_json:
+    paths = sorted((folder / SUMMARY_FOLDER).glob(f"rank*{OVERHEAD_SUFFIX}"))
+    overheads = {path.name.removesuffix(OVERHEAD_SUFFIX): read_overhead(path) for path in paths}
+    if not overheads:
+        raise AsapError(
+            f"no trace was written to {folder}: did the script step its optimizer {schedule.total} times?"
+        )
+    if args.json:
+        names = ("plain_step_s", "profiled_step_s", "overhead_ratio")
         ranks = [
-            {
-                "rank": int(name.removeprefix("rank")),
-                "plain_step_s": overhead.plain_step_s,
-                "profiled_step_s": overhead.profiled_step_s,
-                "overhead_ratio": overhead.overhead_ratio,
-            }
+            {"rank": int(name.removeprefix("rank")), **{key: getattr(overhead, key) for key in names}}
             for name, overhead in overheads.items()
         ]
-        write_json_line({"folder": str(folder), "ranks": ranks})
+        write_json({"folder": str(folder), "ranks": ranks})
         return
     for name, overhead in overheads.items():
-        sys.stdout.write(f"{name}: {_describe(overhead)}\n")
+        line = (
+            f"{(overhead.profiled_step_s or 0) * 1000:.1f} ms per profiled step ({overhead.profiled_steps})"
+        )
+        if overhead.overhead_ratio is None or overhead.plain_step_s is None:
+            line += "; no plain step to compare with"
+        else:
+            line += f", {overhead.plain_step_s * 1000:.1f} ms per plain step ({overhead.plain_steps}): "
+            line += f"overhead {overhead.overhead_ratio:+.1%}"
+        sys.stdout.write(f"{name}: {line}\n")
     sys.stdout.write(f"next: asap diagnose {folder}\n")
-
-
-def _describe(overhead: Overhead) -> str:
-    profiled = (
-        f"{(overhead.profiled_step_s or 0) * 1000:.1f} ms per profiled step ({overhead.profiled_steps})"
-    )
-    if overhead.overhead_ratio is None or overhead.plain_step_s is None:
-        return f"{profiled}; no plain step to compare with"
-    plain = f"{overhead.plain_step_s * 1000:.1f} ms per plain step ({overhead.plain_steps})"
-    return f"{profiled}, {plain}: overhead {overhead.overhead_ratio:+.1%}"

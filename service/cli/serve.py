@@ -7,23 +7,9 @@ from argparse import ArgumentParser, Namespace
 from pydantic import SecretStr
 from pydantic_core import PydanticUndefined
 
-from service.cli.io import write_json_line
+from service.cli.io import write_json
 from service.cli.parser import port_number
 from service.settings import PREFIX, Settings
-
-COLUMN = 34
-
-
-def settings_table() -> str:
-    """From the definitions themselves, so that nothing is missing."""
-    lines = ["settings, from the environment or a file .env:"]
-    for name, field in Settings.model_fields.items():
-        default = "" if field.default in (None, PydanticUndefined) else str(field.default)
-        shown = "(set)" if isinstance(field.default, SecretStr) else default
-        variable = f"{PREFIX}{name.upper()}" + (f"={shown}" if shown else "")
-        lines.append(f"  {variable:<{COLUMN}} {field.description or ''}".rstrip())
-    return "\n".join(lines)
-
 
 HELP = """\
 Serve the API under /v1 and run the sessions that are submitted to it.
@@ -48,6 +34,7 @@ Examples:
   curl -sN localhost:8000/v1/sessions/ID/events
   asap serve --host 0.0.0.0 --role api"""
 ROLES = ("all", "api", "worker")
+COLUMN = 34
 
 
 def add_arguments(parser: ArgumentParser) -> None:
@@ -59,19 +46,29 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 
 def run(args: Namespace) -> int:
-    from service.api.server import serve
     from service.logs import configure_logs
+    from service.server import serve
     from service.settings import load_settings
-    from service.web.app import add_pages
 
     settings = load_settings()
     configure_logs(settings)
 
     def announce(address: str) -> None:
         if args.json:
-            write_json_line({"address": address, "role": args.role, "pid": os.getpid()})
+            write_json({"address": address, "role": args.role, "pid": os.getpid()})
             sys.stdout.flush()
         elif sys.stdout.isatty():  # a person, who should not have to find it among the logs
             print(f"asap: open {address}", flush=True)
 
-    return 0 if serve(settings, args.host, args.port, args.role, announce, add_pages) else 1
+    return 0 if serve(settings, args.host, args.port, args.role, announce) else 1
+
+
+def settings_table() -> str:
+    """From the definitions themselves, so that nothing is missing."""
+    lines = ["settings, from the environment or a file .env:"]
+    for name, field in Settings.model_fields.items():
+        default = "" if field.default in (None, PydanticUndefined) else str(field.default)
+        shown = "(set)" if isinstance(field.default, SecretStr) else default
+        variable = f"{PREFIX}{name.upper()}" + (f"={shown}" if shown else "")
+        lines.append(f"  {variable:<{COLUMN}} {field.description or ''}".rstrip())
+    return "\n".join(lines)

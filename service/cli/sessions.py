@@ -7,28 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from service.cli.io import (
-    FORMS,
-    MAX_SCENARIO_BYTES,
-    add_server,
-    check_ended,
-    connect,
     parse_fields,
     print_fields,
     read_object,
     safe_text,
     write_document,
-    write_json_line,
+    write_json,
+    write_note,
 )
-from service.cli.parser import add_action, positive_number
-from service.strict_json import JsonObject
+from service.cli.parser import add_action, add_actions, add_options, add_server
+from service.cli.server import FORMS, add_report_format, check_ended, connect
 from tools.errors import InputError
 
 if TYPE_CHECKING:
     from asap_client.client import Client
-    from asap_client.models import Event, Session, SessionPage
+    from asap_client.generated.models import Event, Session, SessionPage
 
-STATES = ("queued", "running", "waiting_approval", "completed", "failed", "cancelled")
-DECISIONS = ("approve", "reject", "edit", "submit")
 COLOURS = {
     "queued": "dim",
     "running": "cyan",
@@ -37,6 +31,7 @@ COLOURS = {
     "failed": "red",
     "cancelled": "dim",
 }
+DECISIONS = ("approve", "reject", "edit", "submit")
 MAX_LINE_CHARACTERS = 120
 COLUMNS = {
     "id": 32, "state": 16, "speed-up": 8, "model": 13, "devices": 16, "submitted": 16, "owner": 5,
@@ -61,213 +56,194 @@ Examples:
   asap sessions events ID
   asap sessions decide ID approve --proposal 1
   asap sessions decide ID submit --plan tp=8,pp=1 --comment "the racks changed"
+  asap sessions fork ID --step 14 --constraints '{"tp": [4, 8]}' --wait
   asap sessions report ID --format markdown"""
 
 
 def add_arguments(parser: ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = add_actions(parser)
 
-    def add(name: str, about: str) -> ArgumentParser:
-        action = add_action(actions, name, about)
+    def add(name: str, about: str, act: "Callable[[Client, Namespace], None]") -> ArgumentParser:
+        action = add_action(actions, name, about, act)
         action.add_argument("id", metavar="ID", help="the session, as 'submit' and 'list' print it")
         return action
 
-    _add_submit_options(add_action(actions, "submit", "submit a scenario, and print the session's ID"))
-    _add_list_options(add_action(actions, "list", "sessions, newest first"))
-    add("show", "one session: its state, verdict and speed-up")
-    events = add("events", "its events, live until it ends")
-    events.add_argument("--after", type=int, default=0, metavar="N", help="start after this event (0)")
-    report = add("report", "the report of a completed session")
-    report.add_argument(
-        "--format", choices=tuple(FORMS), default="markdown", help="how to print it (markdown)"
+    submitting = add_action(actions, "submit", "submit a scenario, and print the session's ID", submit)
+    add_options(
+        submitting,
+        ("file", "FILE", "a scenario as JSON; - for standard input"),
+        ("--label", "NAME=VALUE ...", "a label to find it by; may be repeated"),
+        ("--upload", "", "upload the folder that `traces` names"),
+        ("--wait", "", "wait for the end and print the report"),
+        ("--idempotency-key", "TEXT", "submitting again with the same key has no effect"),
     )
-    export = add("export", "a proposal as the configuration of a framework")
-    export.add_argument(
-        "--format", required=True, metavar="NAME", help="a format that 'asap export --help' lists"
+    listing = add_action(actions, "list", "sessions, newest first", list_sessions)
+    listing.add_argument("--state", choices=tuple(COLOURS), help="only sessions in this state")
+    add_options(
+        listing,
+        ("--device", "NAME", "only on this device"),
+        ("--model", "NAME", "only of this model"),
+        ("--label", "NAME[=VALUE] ...", "only with this label; may be repeated (all must match)"),
+        ("--text", "WORDS", "only those that contain these words"),
+        ("--limit", "N", "at most this many (50)"),
     )
-    export.add_argument(
-        "--proposal", type=positive_number, metavar="RANK", help="which one (the approved one, else 1)"
+    listing.set_defaults(limit=50)
+    add("show", "one session: its state, verdict and speed-up", show)
+    following = add("events", "its events, live until it ends", follow)
+    following.add_argument("--after", type=int, default=0, metavar="N", help="start after this event (0)")
+    reporting = add("report", "the report of a completed session", report)
+    add_report_format(reporting)
+    exporting = add("export", "a proposal as the configuration of a framework", export)
+    formats = "a format that 'asap export --help' lists"
+    exporting.add_argument("--format", required=True, metavar="NAME", help=formats)
+    add_options(exporting, ("--proposal", "RANK", "which one (the approved one, else 1)"))
+    deciding = add("decide", "approve, reject, edit a proposal, or submit a plan of your own", decide)
+    deciding.add_argument("decision", choices=DECISIONS, metavar="DECISION", help=", ".join(DECISIONS))
+    add_options(
+        deciding,
+        ("--proposal", "RANK", "which one (1)"),
+        ("--plan", "FIELDS", "with edit and submit: name=value,... or a JSON object"),
+        ("--comment", "TEXT", "why"),
     )
-    _add_decide_options(add("decide", "approve, reject, edit a proposal, or submit a plan of your own"))
-    add("cancel", "stop a session")
-    add("retry", "run a failed or cancelled session again")
-    add("delete", "delete a session that has ended")
-    add_server(actions)
+    forking = add("fork", "go on from one of its steps with another answer, as a new session", fork)
+    add_options(
+        forking,
+        ("--step", "N", "the number of an event: its agent runs again (as late as the changes allow)"),
+        ("--notes", "TEXT", "in place of its notes"),
+        ("--constraints", "FIELDS", "in place of its constraints: name=value,... or a JSON object"),
+        ("--answers", "JSON", 'to questions of the agents: {"find_cause": {...}}'),
+        ("--plan", "FIELDS", "decide on a plan of your own instead"),
+        ("--wait", "", "wait for the end and print the report"),
+    )
+    add("cancel", "stop a session", show)
+    add("retry", "run a failed or cancelled session again", show)
+    add("delete", "delete a session that has ended", delete)
+    for action in actions.choices.values():
+        add_server(action)
 
 
-def _add_submit_options(parser: ArgumentParser) -> None:
-    parser.add_argument("file", metavar="FILE", help="a scenario as JSON; - for standard input")
-    parser.add_argument(
-        "--label", action="append", metavar="NAME=VALUE", help="a label to find it by; may be repeated"
-    )
-    parser.add_argument("--upload", action="store_true", help="upload the folder that `traces` names")
-    parser.add_argument("--wait", action="store_true", help="wait for the end and print the report")
-    parser.add_argument(
-        "--idempotency-key", metavar="TEXT", help="submitting again with the same key has no effect"
-    )
-
-
-def _add_list_options(parser: ArgumentParser) -> None:
-    parser.add_argument("--state", choices=STATES, help="only sessions in this state")
-    parser.add_argument("--device", metavar="NAME", help="only on this device")
-    parser.add_argument("--model", metavar="NAME", help="only of this model")
-    parser.add_argument(
-        "--label",
-        action="append",
-        metavar="NAME[=VALUE]",
-        help="only with this label; may be repeated (all must match)",
-    )
-    parser.add_argument("--text", metavar="WORDS", help="only those that contain these words")
-    parser.add_argument(
-        "--limit", type=positive_number, default=50, metavar="N", help="at most this many (50)"
-    )
-
-
-def _add_decide_options(parser: ArgumentParser) -> None:
-    parser.add_argument("decision", choices=DECISIONS, metavar="DECISION", help=", ".join(DECISIONS))
-    parser.add_argument("--proposal", type=positive_number, metavar="RANK", help="which one (1)")
-    parser.add_argument(
-        "--plan", metavar="FIELDS", help="with edit and submit: name=value,... or a JSON object"
-    )
-    parser.add_argument("--comment", metavar="TEXT", help="why")
-
-
-def run(args: Namespace) -> int:
+def run(args: Namespace) -> None:
     with connect(args.server) as client:
-        return ACTIONS[args.action](client, args) or 0
+        args.act(client, args)
 
 
-def _submit(client: "Client", args: Namespace) -> None:
-    body = _body(client, args)
-    session = client.submit(body, args.idempotency_key)
-    if args.wait:
-        _finish(client, client.wait(session.id), as_json=args.json)
-    elif args.json:
-        write_json_line(session.raw)
-    else:
-        sys.stdout.write(f"{session.id}\n")
-
-
-def _body(client: "Client", args: Namespace) -> JsonObject:
-    body = dict(read_object(args.file, MAX_SCENARIO_BYTES))
+def submit(client: "Client", args: Namespace) -> None:
+    body = dict(read_object(args.file))
     if args.label:
         labels = body.get("labels") or {}
         if not isinstance(labels, dict):
             raise InputError("labels", labels, "must be an object of names and values")
-        body["labels"] = {**labels, **dict(map(_label, args.label))}
+        pairs = [text.partition("=") for text in args.label]
+        for name, equals, value in pairs:
+            if not equals or not name:
+                raise InputError("--label", name + equals + value, "allowed: name=value")
+        body["labels"] = labels | {name: value for name, _, value in pairs}
     if args.upload:
         folder = body.get("traces")
         if not isinstance(folder, str) or not Path(folder).is_dir():
             raise InputError("traces", folder, "must name a local folder with --upload")
         body["traces"] = client.upload(Path(folder)).reference
-    return body
+    print_submitted(client, client.submit(body, args.idempotency_key), args)
 
 
-def _label(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise InputError("--label", text, "allowed: name=value")
-    return name, value
+def fork(client: "Client", args: Namespace) -> None:
+    fields = {
+        "step": args.step,
+        "notes": args.notes,
+        "constraints": parse_fields(args.constraints, "--constraints") if args.constraints else None,
+        "answers": parse_fields(args.answers, "--answers") if args.answers else None,
+        "decision": {"action": "submit", "plan": parse_fields(args.plan, "--plan")} if args.plan else None,
+    }
+    stated = {name: value for name, value in fields.items() if value is not None}
+    print_submitted(client, client.fork(args.id, stated), args)
 
 
-def _finish(client: "Client", session: "Session", *, as_json: bool) -> None:
-    """Prints the report of a completed session, or the session if it waits for a decision."""
-    if not check_ended(session):
-        _print_session(session, as_json=as_json)
-    elif as_json:
-        write_json_line(client.report(session.id))
+def print_submitted(client: "Client", session: "Session", args: Namespace) -> None:
+    """With --wait it prints the report, or the session if that waits for a decision."""
+    if args.wait:
+        session = client.wait(session.id)
+        if not check_ended(session):
+            print_session(session, args)
+        elif args.json:
+            write_json(client.report(session.id))
+        else:
+            write_document(client.report_text(session.id))
+    elif args.json:
+        write_json(session.raw)
     else:
-        write_document(client.report_text(session.id))
+        sys.stdout.write(f"{session.id}\n")
 
 
-def _list(client: "Client", args: Namespace) -> None:
-    filters = {name: getattr(args, name) for name in ("state", "device", "model", "label", "text")}
-    page = client.sessions(**filters, limit=args.limit)
+def list_sessions(client: "Client", args: Namespace) -> None:
+    page = client.sessions(
+        state=args.state,
+        device=args.device,
+        model=args.model,
+        label=args.label,
+        text=args.text,
+        limit=args.limit,
+    )
     if args.json:
-        for session in page.items:
-            write_json_line(session.raw)
-        return
-
-    print_sessions(page)
-
-
-def _show(client: "Client", args: Namespace) -> None:
-    _print_session(client.session(args.id), as_json=args.json)
-
-
-def _print_session(session: "Session", *, as_json: bool) -> None:
-    if as_json:
-        write_json_line(session.raw)
+        write_json(*(session.raw for session in page.items))
     else:
-        print_session(session)
+        print_sessions(page)
 
 
-def _events(client: "Client", args: Namespace) -> None:
+def show(client: "Client", args: Namespace) -> None:
+    """One session, as it is once the action is done."""
+    act = {"cancel": client.cancel, "retry": client.retry}.get(args.action, client.session)
+    print_session(act(args.id), args)
+
+
+def follow(client: "Client", args: Namespace) -> None:
     for event in client.events(args.id, args.after):
         if args.json:
-            write_json_line(event.raw)
+            write_json(event.raw)
         else:
             sys.stdout.write(event_line(event) + "\n")
         sys.stdout.flush()
 
 
-def _report(client: "Client", args: Namespace) -> None:
+def report(client: "Client", args: Namespace) -> None:
     if args.json:
-        write_json_line(client.report(args.id))
+        write_json(client.report(args.id))
     else:
         write_document(client.report_text(args.id, FORMS[args.format]))
 
 
-def _export(client: "Client", args: Namespace) -> None:
-    rank = args.proposal or client.report(args.id).get("chosen") or 1
-    export = client.export(args.id, rank, args.format)
+def export(client: "Client", args: Namespace) -> None:
+    rank = args.proposal or client.report(args.id).get("chosen", 1)
+    if rank is None:
+        raise InputError("--proposal", "none", "nothing is to be changed: name the one to export")
+    exported = client.export(args.id, rank, args.format)
     if args.json:
-        write_json_line(export.raw)
+        write_json(exported.raw)
         return
-    sys.stdout.write(export.text)
-    for note in export.notes:
-        sys.stderr.write(f"asap: note: {note}\n")
+    sys.stdout.write(exported.text)
+    for note in exported.notes:
+        write_note(f"note: {note}")
 
 
-def _decide(client: "Client", args: Namespace) -> None:
-    fields = {"action": args.decision, "proposal": args.proposal, "comment": args.comment}
+def decide(client: "Client", args: Namespace) -> None:
+    fields = {
+        "action": args.decision,
+        "proposal": args.proposal,
+        "comment": args.comment,
+        "plan": parse_fields(args.plan, "--plan") if args.plan else None,
+    }
     decision = {name: value for name, value in fields.items() if value is not None}
-    if args.plan:
-        decision["plan"] = parse_fields(args.plan, "--plan")
-    _print_session(client.decide(args.id, decision), as_json=args.json)
+    print_session(client.decide(args.id, decision), args)
 
 
-def _delete(client: "Client", args: Namespace) -> None:
+def delete(client: "Client", args: Namespace) -> None:
     client.delete(args.id)
     if args.json:
-        write_json_line({"id": args.id, "deleted": True})
-
-
-def _transition(name: str) -> Callable[["Client", Namespace], None]:
-    def act(client: "Client", args: Namespace) -> None:
-        _print_session(getattr(client, name)(args.id), as_json=args.json)
-
-    return act
-
-
-ACTIONS: dict[str, Callable[["Client", Namespace], int | None]] = {
-    "submit": _submit,
-    "list": _list,
-    "show": _show,
-    "events": _events,
-    "report": _report,
-    "export": _export,
-    "decide": _decide,
-    "cancel": _transition("cancel"),
-    "retry": _transition("retry"),
-    "delete": _delete,
-}
+        write_json({"id": args.id, "deleted": True})
 
 
 def print_sessions(page: "SessionPage") -> None:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     console = Console()
     if not page.items:
@@ -280,7 +256,7 @@ def print_sessions(page: "SessionPage") -> None:
     for session in page.items:
         cells = (
             session.id,
-            Text(session.state, COLOURS[session.state]),
+            safe_text(session.state, COLOURS[session.state]),
             "" if session.speedup is None else f"{session.speedup:.2f}x",
             safe_text(session.model or ""),
             f"{session.num_devices} {session.device}",
@@ -293,30 +269,31 @@ def print_sessions(page: "SessionPage") -> None:
         console.print("[dim]there are more; narrow the list or raise --limit[/]")
 
 
-def print_session(session: "Session") -> None:
-    rows = {
-        "id": session.id,
-        "state": session.state + (" (cancel requested)" if session.cancel_requested else ""),
-        "model": session.model,
-        "devices": f"{session.num_devices} {session.device}",
-        "submitted": f"{session.created_at:%Y-%m-%d %H:%M:%S} UTC by {session.owner}",
-        "labels": ", ".join(f"{name}={value}" for name, value in session.labels.items()),
-        "bottleneck": session.bottleneck,
-        "verdict": session.verdict,
-        "speed-up": None if session.speedup is None else f"{session.speedup:.2f}x predicted",
-        "measured": None if session.measured_speedup is None else f"{session.measured_speedup:.2f}x",
-        "error": (session.error or {}).get("message"),
-    }
-    print_fields(rows)
+def print_session(session: "Session", args: Namespace) -> None:
+    if args.json:
+        write_json(session.raw)
+        return
+    origin = session.forked_from
+    print_fields(
+        {
+            "id": session.id,
+            "state": session.state + (" (cancel requested)" if session.cancel_requested else ""),
+            "model": session.model,
+            "devices": f"{session.num_devices} {session.device}",
+            "submitted": f"{session.created_at:%Y-%m-%d %H:%M:%S} UTC by {session.owner}",
+            "forked from": origin and f"{origin['session']}, event {origin['step']} ({origin['node']})",
+            "labels": ", ".join(f"{name}={value}" for name, value in session.labels.items()),
+            "bottleneck": session.bottleneck,
+            "verdict": session.verdict,
+            "speed-up": None if session.speedup is None else f"{session.speedup:.2f}x predicted",
+            "measured": None if session.measured_speedup is None else f"{session.measured_speedup:.2f}x",
+            "error": session.error["message"] if session.error else None,
+        }
+    )
 
 
 def event_line(event: "Event") -> str:
     """One line, whatever the event contains."""
-    content = ", ".join(f"{name}={_brief(value)}" for name, value in event.content.items())
-    line = f"{event.seq:>4}  {event.at:%H:%M:%S}  {event.node:<12} {event.kind:<10} {content}"
+    line = f"{event.seq:>4}  {event.at:%H:%M:%S}  {event.node:<12} {event.kind:<10} {event.summary}"
     printable = "".join(c if c.isprintable() else " " for c in line)
     return printable if len(printable) <= MAX_LINE_CHARACTERS else printable[: MAX_LINE_CHARACTERS - 1] + "…"
-
-
-def _brief(value: object) -> object:
-    return f"{value:.3g}" if isinstance(value, float) else value

@@ -1,15 +1,12 @@
 """Words and sentences about a workload's night that every format shares: pages, Markdown, mail and chat."""
 
 import json
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from service.render.text import STEP, counted, gib, percent, seconds, seconds_span
-from tools.cost.memory import GIB
-from tools.nightly.attribution import Attribution, BisectionRun, EnvironmentChange, TermChange
-from tools.nightly.findings import MEMORY, MFU, SPREAD, TERM, Finding
-from tools.nightly.night import SlowRank
+from tools.nightly.findings import MEMORY, MFU, SPREAD, TERM, NightFinding
 from tools.nightly.result import NightResult
+from tools.physics.memory import GIB
 
 STATUS = {
     "regressed": "got slower",
@@ -27,7 +24,7 @@ STATUS = {
 STORIES = ("regressed", "slower", "suspected", "notice", "broken", "stale", "recovered", "improved")
 """Statuses that an overview explains; chat leaves out those that need no action."""
 TERMS = {**STEP, "pipeline": "pipeline", "other_comm_exposed": "other communication"}
-KINDS = {"software": "software", "plan": "plan", "nodes": "node set", "data": "data"}
+CHANGE_KINDS = {"software": "software", "plan": "plan", "nodes": "node set", "data": "data"}
 LIMITS = {
     "nights": "the number of nights",
     "steps": "the steps per profile",
@@ -38,10 +35,6 @@ MAX_CHANGES = 6
 
 def day(at: float) -> str:
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d")
-
-
-def minute(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def amount(figure: str, value: float) -> str:
@@ -56,7 +49,6 @@ def amount(figure: str, value: float) -> str:
 
 
 def span(figure: str, before: float, now: float) -> str:
-    """From what to what."""
     if figure == SPREAD:
         return f"{before:.1%} to {amount(figure, now)}"
     if figure in (MFU, MEMORY):
@@ -73,19 +65,18 @@ def term(name: str) -> str:
     return TERMS.get(name, name.replace("_", " "))
 
 
-def label(finding: Finding) -> str:
+def label(finding: NightFinding) -> str:
     name = finding.figure
     return term(name.removeprefix(TERM)) if name.startswith(TERM) else finding.label
 
 
-def change(finding: Finding) -> str:
+def change(finding: NightFinding) -> str:
     """+5.2%, and of what."""
     of_step = " of the step" if finding.figure.startswith(TERM) else ""
     return f"{finding.change_ratio:+.1%}{of_step}"
 
 
-def sentence(finding: Finding) -> str:
-    """What happened to a figure."""
+def sentence(finding: NightFinding) -> str:
     since = day(finding.since)
     course = span(finding.figure, finding.before, finding.now)
     start = f"{label(finding)} {course} ({change(finding)})"
@@ -93,6 +84,9 @@ def sentence(finding: Finding) -> str:
         return f"{start} on one night, {since}; the next night will show whether it lasts"
     if finding.state == "recovered":
         return f"{start}: back to normal"
+    if finding.drift_ratio is not None:
+        rate = f"{finding.drift_ratio:+.2%} a night"
+        return f"{start} since {since}: a drift of {rate}; nights scatter by {finding.scatter_ratio:.1%}"
     count = f"{finding.nights} nights" if finding.nights > 1 else "one night"
     return f"{start} since {since}, {count}; nights scatter by {finding.scatter_ratio:.1%}"
 
@@ -117,8 +111,8 @@ def sensitivity(result: NightResult) -> list[str]:
 
 def found(result: NightResult) -> str:
     """The regression that is detected, for a table."""
-    known = result.sensitivity
-    return f"{known.change_ratio:.1%} in {known.nights} nights" if known else ""
+    least = result.sensitivity
+    return f"{least.change_ratio:.1%} in {least.nights} nights" if least else ""
 
 
 def bisection(result: NightResult) -> list[str]:
@@ -128,71 +122,43 @@ def bisection(result: NightResult) -> list[str]:
         return []
     repeats = f", each measured {plan.repeats} times" if plan.repeats > 1 else ""
     cost = f"{hours(plan.device_hours)} device-hours in total"
-    head = f"at most {counted(plan.num_runs, 'run')}{repeats}, {cost}"
-    return [head, *(_run_line(run) for run in plan.runs)]
-
-
-def _run_line(run: BisectionRun) -> str:
-    fields = ", ".join(f'"{name}": {json.dumps(value)}' for name, value in run.plan.items())
-    request = f" (in tune mode, with {fields} in the plan)" if fields else ""
-    start = f"run {run.name}: revert {'; '.join(run.revert)}{request}"
-    # Two names with a backtick each would make code of what stands between them.
-    return f"{start}. If it is fast, {run.if_fast}; if it is still slow, {run.if_slow}".replace("`", "'")
+    lines = [f"at most {counted(plan.num_runs, 'run')}{repeats}, {cost}"]
+    for run in plan.runs:
+        fields = ", ".join(f'"{name}": {json.dumps(value)}' for name, value in run.plan.items())
+        request = f" (in tune mode, with {fields} in the plan)" if fields else ""
+        start = f"run {run.name}: revert {'; '.join(run.revert)}{request}"
+        line = f"{start}. If it is fast, {run.if_fast}; if it is still slow, {run.if_slow}"
+        # Two names with a backtick each would make code of what stands between them.
+        lines.append(line.replace("`", "'"))
+    return lines
 
 
 def causes(result: NightResult) -> list[str]:
-    """Why, as far as it is known."""
     why = result.attribution
     if why is None:
         return []
-    return [
-        *_growth_lines(why.terms),
-        *_change_lines(why.changes),
-        *_slow(why.slow_ranks),
-        *_unexplained_lines(why),
-    ]
-
-
-def _growth_lines(terms: Sequence[TermChange]) -> list[str]:
-    return [
+    lines = [
         f"{term(grown.term)} {seconds_span(grown.before_s, grown.now_s)}: "
         f"{min(grown.share, 1.0):.0%} of the change"
-        for grown in terms
+        for grown in why.terms
     ]
-
-
-def _change_lines(changes: Sequence[EnvironmentChange]) -> list[str]:
-    lines = [
-        f"{_name(changed)} {changed.before} to {changed.now}, {_when(changed.offset)}"
-        for changed in changes[:MAX_CHANGES]
-    ]
-    more = len(changes) - len(lines)
-    return [*lines, f"{more} more changes about that night"] if more > 0 else lines
-
-
-def _name(changed: EnvironmentChange) -> str:
-    return changed.name if changed.kind == "data" else f"{KINDS[changed.kind]}: {changed.name}"
-
-
-def _when(offset: int) -> str:
-    if not offset:
-        return "the same night"
-    return f"{counted(abs(offset), 'night')} {'later' if offset > 0 else 'earlier'}"
-
-
-def _slow(ranks: Sequence[SlowRank]) -> list[str]:
-    return [
-        f"rank {slow.rank}{' on ' + slow.node if slow.node else ''} takes {slow.ratio:.0%} longer "
-        "than the median rank"
-        for slow in ranks
-    ]
-
-
-def _unexplained_lines(why: Attribution) -> list[str]:
-    if why.changes or why.slow_ranks:
-        return []
-    known = [name for kind, name in KINDS.items() if kind not in why.unknown]
-    return [f"no recorded change near that night ({', '.join(known)})"] if known else []
+    lines += [f"by the traces: {cause.summary}".replace("`", "'") for cause in why.causes]
+    for changed in why.changes[:MAX_CHANGES]:
+        name = changed.name if changed.kind == "data" else f"{CHANGE_KINDS[changed.kind]}: {changed.name}"
+        when = "the same night"
+        if changed.offset:
+            side = "later" if changed.offset > 0 else "earlier"
+            when = f"{counted(abs(changed.offset), 'night')} {side}"
+        lines.append(f"{name} {changed.before} to {changed.now}, {when}")
+    if len(why.changes) > MAX_CHANGES:
+        lines.append(f"{len(why.changes) - MAX_CHANGES} more changes about that night")
+    for slow in why.slow_ranks:
+        place = f"rank {slow.rank}{' on ' + slow.node if slow.node else ''}"
+        lines.append(f"{place} takes {slow.ratio:.0%} longer than the median rank")
+    recorded = [name for kind, name in CHANGE_KINDS.items() if kind not in why.unknown]
+    if recorded and not why.changes and not why.slow_ranks:
+        lines.append(f"no recorded change near that night ({', '.join(recorded)})")
+    return lines
 
 
 def proposal(result: NightResult) -> str | None:

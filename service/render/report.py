@@ -1,6 +1,4 @@
-"""The report of a session as one HTML page without script or external files, and as GitHub Markdown; with the
-template environments that all pages and documents share.
-"""
+"""The report of a session as one HTML page without script, and as GitHub Markdown; their environments."""
 
 import base64
 import hashlib
@@ -13,15 +11,15 @@ from urllib.parse import quote
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from graph.report import Report, Source
 from service.render import text
 from service.render.bars import report_charts
 from service.render.trials import COLUMNS
-from service.render.view import RawJson, view_of
+from service.render.view import ReportView
+from tools.kb.entries import Source
 
 FILTERS = (
-    "address", "beside_address", "count", "counted", "format_value", "gib", "percent", "seconds", "sentence",
-    "times",
+    "address", "beside_address", "count", "counted", "format_value", "gib", "instant", "percent", "seconds",
+    "sentence", "times",
 )  # fmt: skip
 # What means something anywhere in a line; an underscore inside a word does not.
 _SPECIAL = re.compile(r"[\\`*\[\]<>|&~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
@@ -29,20 +27,20 @@ _SPECIAL = re.compile(r"[\\`*\[\]<>|&~$]|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 _LIVE = re.compile(r"@(?=\w)|:(?=//)|www(?=\.)|#(?=\d)|(?:mailto|xmpp)(?=:)|GH(?=-\d)", re.IGNORECASE)
 _BREAK = "\N{WORD JOINER}"
 _ADDRESS = "%/:=&?~#+!$;@()*[]"
-# In code nothing is interpreted, but a bar would end a table's cell, and what follows is no code any more.
+# In code nothing is interpreted, but a bar would end a table's cell, and the rest would no longer be code.
 _PLAIN_CODE = re.compile(r"[A-Za-z0-9_ .,:;=/+()'\"%-]+")
 _AT_START = re.compile(r"^(#|[-+=](?=[\s=-]|$)|\d+(?=[.)](?:\s|$)))")
 
 
-def html_report(request: RawJson, report: Report) -> str:
+def html_report(view: ReportView) -> str:
     """The whole page; all text from elsewhere is escaped."""
-    view, style = view_of(request, report), stylesheet()
+    style = stylesheet()
     return (
-        _html_templates()
+        html_environment()
         .get_template("report.html.jinja")
         .render(
             view=view,
-            report=report,
+            report=view.report,
             figures=report_charts(view),
             terms=text,
             trial_columns=COLUMNS,
@@ -52,10 +50,9 @@ def html_report(request: RawJson, report: Report) -> str:
     )
 
 
-def markdown_report(request: RawJson, report: Report) -> str:
-    return render_markdown(
-        "report.md.jinja", view=view_of(request, report), report=report, terms=text, trial_columns=COLUMNS
-    )
+def markdown_report(view: ReportView) -> str:
+    shown = {"view": view, "report": view.report, "terms": text, "trial_columns": COLUMNS}
+    return render_markdown("report.md.jinja", **shown)
 
 
 @cache
@@ -72,15 +69,52 @@ def content_security_policy(style: str) -> str:
 
 
 @cache
-def _html_templates() -> Environment:
-    return html_environment()
-
-
 def html_environment(*packages: str) -> Environment:
-    """Templates of these packages and ours, whose values print as one escaped line, unless one of our filters
-    returns Markup."""
-    environment = _environment(_printable, *packages, keep_trailing_newline=True)
-    environment.filters |= {"prose": prose, "place": _place}
+    """Templates of these packages and ours: a value prints as one escaped line, unless it is Markup."""
+
+    def printable(value: object) -> object:
+        return value if isinstance(value, Markup) else text.plain(value)
+
+    environment = _environment(printable, *packages, keep_trailing_newline=True)
+    environment.filters |= {"prose": prose, "place": "{:.3f}%".format}  # a place or width in a figure
+    return environment
+
+
+def prose(value: object) -> Markup:
+    """Text in which `code` is set as code."""
+    parts = (
+        Markup("<code>{}</code>").format(piece) if is_code else escape(piece)
+        for is_code, piece in text.pieces(value)
+    )
+    return Markup("").join(parts)
+
+
+def render_markdown(template: str, **content: object) -> str:
+    """Text from elsewhere cannot become a heading, a link, a table or HTML."""
+    document = _markdown_environment().get_template(template).render(**content)
+    return re.sub(r"\n{3,}", "\n\n", document).strip() + "\n"  # without the empty lines that templates leave
+
+
+@cache
+def _markdown_environment() -> Environment:
+    """`finalize` escapes for Markdown and returns Markup, so that Jinja does not escape for HTML."""
+
+    def finalize(value: object) -> Markup:
+        return value if isinstance(value, Markup) else Markup(escape_markdown(value))
+
+    def cell(value: object) -> Markup:
+        """A bar inside code would still end the cell of a table."""
+        return Markup(escape_markdown(str(value).replace("`", "'")))
+
+    def source(source: Source) -> Markup:
+        """A title with where to find it; a link only if there is an address."""
+        title, address = escape_markdown(source.title), text.address(source.where)
+        rest = escape_markdown(text.beside_address(source.where))
+        link = f"[{title}](<{quote(address, safe=_ADDRESS)}>)" if address else title
+        return Markup(f"{link}, {rest}" if rest else link)
+
+    environment = _environment(finalize)
+    environment.filters |= {"source": source, "cell": cell}
     return environment
 
 
@@ -101,69 +135,19 @@ def _environment(
     return environment
 
 
-def _printable(value: object) -> object:
-    return value if isinstance(value, Markup) else text.plain(value)
-
-
-def prose(value: object) -> Markup:
-    """Text in which `code` is set as code."""
-    parts = (
-        Markup("<code>{}</code>").format(piece) if is_code else escape(piece)
-        for is_code, piece in text.pieces(value)
-    )
-    return Markup("").join(parts)
-
-
-def _place(percentage: float) -> str:
-    """A position or width inside a figure."""
-    return f"{percentage:.3f}%"
-
-
-def render_markdown(template: str, **content: object) -> str:
-    """Text from elsewhere cannot become a heading, a link, a table or HTML."""
-    document = _markdown_templates().get_template(template).render(**content)
-    return re.sub(r"\n{3,}", "\n\n", document).strip() + "\n"  # without the empty lines that templates leave
-
-
-@cache
-def _markdown_templates() -> Environment:
-    """`finalize` escapes for Markdown and returns Markup, so that Jinja does not escape for HTML."""
-    environment = _environment(_finalize)
-    environment.filters |= {"source": _source, "cell": _cell}
-    return environment
-
-
 def escape_markdown(value: object) -> str:
     """Text that shows as it is; only plain `code` between backticks stays code."""
-    parts = (_escape_piece(is_code, piece) for is_code, piece in text.pieces(value))
-    return _AT_START.sub(_escape_start, "".join(parts))
+    parts = []
+    for is_code, piece in text.pieces(value):
+        if is_code and _PLAIN_CODE.fullmatch(piece) and piece.strip() == piece:
+            parts.append(f"`{piece}`")
+        else:
+            shown = f"`{piece}`" if is_code else piece
+            parts.append(_LIVE.sub(rf"\g<0>{_BREAK}", _SPECIAL.sub(r"\\\g<0>", shown)))
 
+    def escape_start(match: re.Match[str]) -> str:
+        """A number before a full stop would begin a list: there the stop is escaped, else the mark itself."""
+        mark = match.group()
+        return f"{mark}\\" if mark.isdigit() else f"\\{mark}"
 
-def _escape_piece(is_code: bool, piece: str) -> str:
-    if is_code and _PLAIN_CODE.fullmatch(piece) and piece.strip() == piece:
-        return f"`{piece}`"
-    shown = f"`{piece}`" if is_code else piece
-    return _LIVE.sub(rf"\g<0>{_BREAK}", _SPECIAL.sub(r"\\\g<0>", shown))
-
-
-def _escape_start(match: re.Match[str]) -> str:
-    """A number before a full stop would begin a list: there the stop is escaped, else the mark itself."""
-    mark = match.group()
-    return f"{mark}\\" if mark.isdigit() else f"\\{mark}"
-
-
-def _finalize(value: object) -> Markup:
-    return value if isinstance(value, Markup) else Markup(escape_markdown(value))
-
-
-def _cell(value: object) -> Markup:
-    """A bar inside code would still end the cell of a table."""
-    return Markup(escape_markdown(str(value).replace("`", "'")))
-
-
-def _source(source: Source) -> Markup:
-    """A title with where to find it; a link only if there is an address."""
-    title, address = escape_markdown(source.title), text.address(source.where)
-    rest = escape_markdown(text.beside_address(source.where))
-    link = f"[{title}](<{quote(address, safe=_ADDRESS)}>)" if address else title
-    return Markup(f"{link}, {rest}" if rest else link)
+    return _AT_START.sub(escape_start, "".join(parts))

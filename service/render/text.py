@@ -1,13 +1,11 @@
-"""Numbers, units, names of terms and text from elsewhere as short printable strings; control characters are
-escaped and long texts cut.
-"""
+"""Numbers, units, terms and text from elsewhere as short printable strings, escaped and cut."""
 
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 
-from tools.cost.terms import MEMORY_PARTS, STEP_TERMS
+from tools.physics.terms import MEMORY_PARTS, STEP_TERMS
 from tools.recommend.words import format_same_decimals
 
 STEP = {name: term.label for name, term in STEP_TERMS.items()}
@@ -27,6 +25,23 @@ EVIDENCE = {
 }
 SHOWN_SHARE = 0.001
 """A part below a thousandth of every bar is not named: it could not be seen."""
+MAX_CHARACTERS = 4000
+STATES = {
+    "queued": "queued",
+    "running": "running",
+    "waiting_approval": "waiting for approval",
+    "completed": "done",
+    "failed": "failed",
+    "cancelled": "cancelled",
+}
+_SPACES = re.compile(r"\s+")
+_CODE = re.compile(r"`([^`]+)`")
+_URL = re.compile(r"https?://[^\s<>\"'`,]+")
+_ARXIV = re.compile(r"arXiv[ :](\d{4}\.\d{4,5})")
+_UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
+_BYTES = ("B", "kB", "MB", "GB", "TB")
+_AGES = ((60.0, 1.0, "s"), (3600.0, 60.0, "min"), (86_400.0, 3600.0, "h"), (60 * 86_400.0, 86_400.0, "d"))
+_JUST_NOW_S = 5.0
 
 
 def visible_terms(names: Mapping[str, str], parts: Sequence[Mapping[str, float]]) -> dict[str, str]:
@@ -37,14 +52,6 @@ def visible_terms(names: Mapping[str, str], parts: Sequence[Mapping[str, float]]
         for key, name in names.items()
         if any(bar[key] / total >= SHOWN_SHARE for bar, total in zip(parts, totals, strict=True))
     }
-
-
-MAX_CHARACTERS = 4000
-_SPACES = re.compile(r"\s+")
-_CODE = re.compile(r"`([^`]+)`")
-_URL = re.compile(r"https?://[^\s<>\"'`,]+")
-_UNITS = (("s", 1.0), ("ms", 1e3), ("µs", 1e6))
-_ARXIV = re.compile(r"arXiv[ :](\d{4}\.\d{4,5})")
 
 
 def plain(value: object) -> str:
@@ -125,42 +132,28 @@ def gib(value: float) -> str:
     return f"{value:.1f} GiB"
 
 
-_STEPS = ((60.0, 1.0, "s"), (3600.0, 60.0, "min"), (86_400.0, 3600.0, "h"), (60 * 86_400.0, 86_400.0, "d"))
-_JUST_NOW_S = 5.0
-_BYTES = ("B", "kB", "MB", "GB", "TB")
-STATES = {
-    "queued": "queued",
-    "running": "running",
-    "waiting_approval": "waiting for approval",
-    "completed": "done",
-    "failed": "failed",
-    "cancelled": "cancelled",
-}
-
-
-def age(at_s: float, now_s: float | None = None) -> str:
-    """How long ago, in one unit; a day of the calendar once that says more."""
+def age(at_s: float, now_s: float | None = None, after: str = "") -> str:
+    """How long ago, in one unit, with the word `after` it; a day of the calendar once that says more."""
     passed = (time.time() if now_s is None else now_s) - at_s
     if passed < _JUST_NOW_S:
         return "just now"
-    for below, unit_s, unit in _STEPS:
+    for below, unit_s, unit in _AGES:
         if passed < below:
-            return f"{passed / unit_s:.0f} {unit}"
+            return f"{passed / unit_s:.0f} {unit}{after}"
     return datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%d")
 
 
 def ago(at_s: float, now_s: float | None = None) -> str:
-    """An age in a sentence."""
-    passed = age(at_s, now_s)
-    return f"{passed} ago" if passed[-1].isalpha() and passed != "just now" else passed
+    return age(at_s, now_s, " ago")
 
 
 def format_value(value: object) -> str:
-    """A field of a plan or of a case."""
     if value is None:
         return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(format_value, value))
     return f"{value:,.4g}" if isinstance(value, float) else str(value)
 
 
@@ -184,14 +177,11 @@ def counted(number: int, noun: str) -> str:
 
 def size_of(parameters: int, active: int, noun: str = "") -> str:
     """How many parameters a model has; with experts also those that one token uses."""
-    whole = f"{_billions(parameters)}{noun}"
-    return whole if active == parameters else f"{whole}, {_billions(active)} active per token"
-
-
-def _billions(parameters: int) -> str:
-    if parameters < 1e9:
-        return f"{parameters / 1e6:,.3g} M"
-    return f"{parameters / 1e9:,.3g} B" if parameters < 1e11 else f"{parameters / 1e9:,.0f} B"
+    whole, part = (
+        f"{count / 1e6:,.3g} M" if count < 1e9 else f"{count / 1e9:,.{'3g' if count < 1e11 else '0f'}} B"
+        for count in (parameters, active)
+    )
+    return f"{whole}{noun}" if active == parameters else f"{whole}{noun}, {part} active per token"
 
 
 def bytes_of(value: float) -> str:

@@ -1,16 +1,15 @@
-"""Trend plots of a nightly report as SVG without script: one point per night, levels as lines, marks where
-the environment changed.
-"""
+"""Trend plots as SVG without script: a point per night, levels, marks where the environment changed."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import NamedTuple, Self
 
 from service.render.nightly import amount, day, span, term
-from tools.cost.memory import GIB
 from tools.nightly.findings import MEMORY, MFU, SPREAD, STEP_TIME
-from tools.nightly.result import FigureTrend, NightResult
+from tools.nightly.result import NightResult
+from tools.physics.memory import GIB
 
 WIDTH, HEIGHT = 720.0, 190.0
 LEFT, RIGHT, TOP, BOTTOM = 74.0, 12.0, 12.0, 24.0
@@ -26,36 +25,31 @@ TITLES = {
 UNITS = {MFU: (0.01, "%"), SPREAD: (0.01, "%"), MEMORY: (GIB, " GiB")}
 
 
-@dataclass(frozen=True)
-class Tick:
+class Tick(NamedTuple):
     position: float
     text: str
 
 
-@dataclass(frozen=True)
-class Dot:
+class NightDot(NamedTuple):
     x: float
     y: float
     text: str
     is_last: bool = False
 
 
-@dataclass(frozen=True)
-class Line:
+class TrendLine(NamedTuple):
     key: str
     name: str
     points: str
-    """In SVG's notation."""
 
 
-@dataclass(frozen=True)
-class Plot:
+class TrendPlot(NamedTuple):
     id: str
     title: str
     description: str
     """The plot in words, for screen readers."""
-    dots: Sequence[Dot]
-    lines: Sequence[Line]
+    dots: Sequence[NightDot]
+    lines: Sequence[TrendLine]
     values: Sequence[Tick]
     dates: Sequence[Tick]
     marks: Sequence[Tick]
@@ -63,12 +57,19 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class _Frame:
+class PlotFrame:
     """From figures to coordinates."""
 
     count: int
     low: float
     high: float
+
+    @classmethod
+    def around(cls, count: int, values: Sequence[float]) -> Self:
+        """Some room above and below; a figure that never moves is a line in the middle."""
+        low, high = min(values), max(values)
+        room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
+        return cls(count, max(low - room, 0.0) if low >= 0 else low - room, high + room)
 
     def x(self, night: int) -> float:
         return round(LEFT + (WIDTH - LEFT - RIGHT) * (night / max(self.count - 1, 1)), 2)
@@ -80,13 +81,51 @@ class _Frame:
     def line(self, points: Sequence[tuple[int, float]]) -> str:
         return " ".join(f"{self.x(night)},{self.y(value)}" for night, value in points)
 
+    def steps(self, unit: float = 1.0) -> list[float]:
+        """Round values in the unit that people read, at least two, at most one more than TICKS."""
+        low, high = self.low / unit, self.high / unit
+        power = 10.0 ** math.floor(math.log10((high - low) / TICKS))
+        step = next(power * by for by in (1, 2, 5, 10) if power * by * TICKS >= high - low)
+        return [unit * step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
 
-def plots_of(result: NightResult) -> list[Plot]:
+    def ticks(self, name: str) -> list[Tick]:
+        """In the unit that people read, with as many digits as distinguish one from the next."""
+        unit, sign = UNITS.get(name) or ((1.0, " s") if self.high >= 1.0 else (1e-3, " ms"))
+        values = self.steps(unit)
+        distance = (values[1] - values[0]) / unit
+        digits = max(0, -math.floor(math.log10(distance) + 1e-9))
+        return [Tick(self.y(value), f"{value / unit:.{digits}f}{sign}") for value in values]
+
+
+def plots_of(result: NightResult) -> list[TrendPlot]:
     """The step time first, then its parts."""
     trend = result.trend
-    plots = [_plot(name, figure, result) for name, figure in trend.figures.items() if len(figure.values) > 1]
-    terms = [_terms_plot(result)] if len(trend.at) > 1 and trend.terms_s else []
-    return [*plots[:1], *terms, *plots[1:]]
+    at, plots = trend.at, []
+    for name, figure in trend.figures.items():
+        nights, values = figure.nights, figure.values
+        if len(values) > 1:
+            frame = PlotFrame.around(len(at), [*values, *figure.levels])
+            dots = [
+                NightDot(frame.x(n), frame.y(value), f"{day(at[n])}: {amount(name, value)}", n == nights[-1])
+                for n, value in zip(nights, values, strict=True)
+            ]
+            # A line for each level: between two there is a step, not a slope.
+            stretches = groupby(zip(nights, figure.levels, strict=False), key=lambda point: point[1])
+            levels = [TrendLine("level", "level", frame.line(list(stretch))) for _, stretch in stretches]
+            words = f"{TITLES[name]} of {len(values)} nights, from {span(name, values[0], values[-1])}"
+            plots.append(_plot(name, TITLES[name], words, dots, levels, name, frame, result))
+    if len(at) > 1 and trend.terms_s:  # the largest parts of the step, each a line
+        points = {
+            name: [(night, value) for night, value in enumerate(values) if value is not None]
+            for name, values in trend.terms_s.items()
+        }
+        peaks = {name: max((value for _, value in line), default=0.0) for name, line in points.items()}
+        largest = sorted(points, key=lambda name: -peaks[name])[:MAX_TERMS]
+        frame = PlotFrame.around(len(at), [0.0, *(value for name in largest for _, value in points[name])])
+        lines = [TrendLine(name, term(name), frame.line(points[name])) for name in largest]
+        words = "Parts of the step: " + ", ".join(term(name) for name in largest)
+        plots.insert(1, _plot("terms", "Parts of the step", words, [], lines, STEP_TIME, frame, result))
+    return plots
 
 
 def spark_points(values: Sequence[float], width: float = 100.0, height: float = 24.0) -> str:
@@ -100,88 +139,24 @@ def spark_points(values: Sequence[float], width: float = 100.0, height: float = 
     )
 
 
-def _plot(name: str, trend: FigureTrend, result: NightResult) -> Plot:
-    at, nights, values = result.trend.at, trend.nights, trend.values
-    frame = _frame(len(at), [*values, *trend.levels])
-    dots = [
-        Dot(frame.x(night), frame.y(value), f"{day(at[night])}: {amount(name, value)}", night == nights[-1])
-        for night, value in zip(nights, values, strict=True)
-    ]
-    return Plot(
-        id=name,
-        title=TITLES[name],
-        description=f"{TITLES[name]} of {len(values)} nights, from {span(name, values[0], values[-1])}",
-        dots=dots,
-        lines=_levels(list(zip(nights, trend.levels, strict=False)), frame),
-        values=_ticks(name, frame),
-        dates=_dates(at, frame),
-        marks=_marks(result, frame),
-    )
-
-
-def _levels(points: Sequence[tuple[int, float]], frame: _Frame) -> list[Line]:
-    """A line for each level: between two there is a step, not a slope."""
-    stretches = [list(stretch) for _, stretch in groupby(points, key=lambda point: point[1])]
-    return [Line("level", "level", frame.line(stretch)) for stretch in stretches]
-
-
-def _terms_plot(result: NightResult) -> Plot:
-    """The largest parts of the step, each a line."""
+def _plot(
+    id: str,
+    title: str,
+    description: str,
+    dots: Sequence[NightDot],
+    lines: Sequence[TrendLine],
+    figure: str,
+    frame: PlotFrame,
+    result: NightResult,
+) -> TrendPlot:
+    """With its axes, and a mark for each change that coincides with the regression."""
     at = result.trend.at
-    points = {
-        name: [(night, value) for night, value in enumerate(values) if value is not None]
-        for name, values in result.trend.terms_s.items()
-    }
-    peaks = {name: max((value for _, value in line), default=0.0) for name, line in points.items()}
-    largest = sorted(points, key=lambda name: -peaks[name])[:MAX_TERMS]
-    frame = _frame(len(at), [0.0, *(value for name in largest for _, value in points[name])])
-    return Plot(
-        id="terms",
-        title="Parts of the step",
-        description="Parts of the step: " + ", ".join(term(name) for name in largest),
-        dots=[],
-        lines=[Line(name, term(name), frame.line(points[name])) for name in largest],
-        values=_ticks(STEP_TIME, frame),
-        dates=_dates(at, frame),
-        marks=_marks(result, frame),
-    )
-
-
-def _frame(count: int, values: Sequence[float]) -> _Frame:
-    """Some room above and below; a figure that never moves is a line in the middle."""
-    low, high = min(values), max(values)
-    room = 0.08 * (high - low) or 0.05 * abs(high) or 1.0
-    return _Frame(count, max(low - room, 0.0) if low >= 0 else low - room, high + room)
-
-
-def _ticks(name: str, frame: _Frame) -> list[Tick]:
-    """In the unit that people read, with as many digits as distinguish one from the next."""
-    unit, sign = UNITS.get(name) or ((1.0, " s") if frame.high >= 1.0 else (1e-3, " ms"))
-    values = _steps(frame, unit)
-    distance = (values[1] - values[0]) / unit
-    digits = max(0, -math.floor(math.log10(distance) + 1e-9))
-    return [Tick(frame.y(value), f"{value / unit:.{digits}f}{sign}") for value in values]
-
-
-def _steps(frame: _Frame, unit: float = 1.0) -> list[float]:
-    """Round values in the unit that people read, at least two, at most one more than TICKS."""
-    low, high = frame.low / unit, frame.high / unit
-    power = 10.0 ** math.floor(math.log10((high - low) / TICKS))
-    step = next(power * by for by in (1, 2, 5, 10) if power * by * TICKS >= high - low)
-    return [unit * step * number for number in range(math.ceil(low / step), math.floor(high / step) + 1)]
-
-
-def _dates(at: Sequence[float], frame: _Frame) -> list[Tick]:
     every = max(1, -(-len(at) // MAX_DATES))
-    return [Tick(frame.x(night), day(at[night])[5:]) for night in range(0, len(at), every)]
-
-
-def _marks(result: NightResult, frame: _Frame) -> list[Tick]:
-    """Changes that coincide with the regression."""
-    at = result.trend.at
+    dates = [Tick(frame.x(night), day(at[night])[5:]) for night in range(0, len(at), every)]
     changes = result.attribution.changes if result.attribution else []
-    return [
+    marks = [
         Tick(frame.x(at.index(change.night)), f"{change.name} {change.before} to {change.now}")
         for change in changes
         if change.night in at
     ]
+    return TrendPlot(id, title, description, dots, lines, frame.ticks(figure), dates, marks)

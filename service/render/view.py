@@ -4,53 +4,59 @@ Made once per request; layout is in the templates and tables.
 """
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
-from pydantic import JsonValue
-
+from graph.headline import Headline, headline_of, measured_today_s
 from graph.report import CaseReference, PendingDecision, Report, Trial, Usage
-from graph.request import MAX_PROPOSALS, parse_request
-from service.db.models import WAITING, SessionRow
+from graph.request import parse_request
 from service.errors import ConflictError
-from service.render.text import MEMORY, STEP, seconds, seconds_span, size_of, times, visible_terms
+from service.render.text import MEMORY, STEP, seconds, seconds_span, size_of, visible_terms
 from service.render.trials import TrialRow, gain_text, trial_rows
-from tools.cost.calibration import Calibration
-from tools.cost.predict import Prediction
-from tools.cost.sizes import count_parameters
+from service.sessions.model import WAITING, SessionRow
+from tools.model.calibration import Calibration
+from tools.model.predict import Prediction
+from tools.physics.sizes import count_parameters
+from tools.recommend.choose import MAX_PROPOSALS
 from tools.recommend.notes import apply_statements
 from tools.recommend.optimize import analyse, workload_of
-from tools.recommend.proposal import proposal
+from tools.recommend.proposal import interval_risk, proposal
 from tools.recommend.report import (
-    Diagnosis,
+    Change,
     Evidence,
     MeasuredPlan,
     PlanFields,
     Proposal,
-    ScoredPlan,
     Searched,
-    Sensitivity,
     Verification,
 )
-from tools.recommend.score import with_roles
+from tools.recommend.score import with_roles, without_gains
 from tools.recommend.words import listing, short
-from tools.recommend.workload import Workload
+from tools.recommend.workload import PredictedPlan, Workload
 from tools.scenario import Plan, Scenario
 
-RawJson = Mapping[str, JsonValue]
-"""A request or a question as it was stored."""
 TODAY = "today"
 """The baseline's name in addresses, whether it runs today or is the framework's default."""
 QUESTIONS = {
     "advise": "Decide which one to take; the report follows.",
     "tune": "Approve the one to measure next, or reject one to end the trials.",
 }
-REPEATED_RISK = "the prediction's 80% interval"
+NOT_WRITTEN = {
+    **dict.fromkeys(("id", "baseline_plan", "notes", "profile", "stopping", "case")),
+    **dict.fromkeys(("first_step", "would_change", "reasoner"), ""),
+    **dict.fromkeys(("rejected", "sensitivity", "beyond_contract", "pareto", "considered", "advice"), ()),
+    **dict.fromkeys(("cases", "decisions", "incidents", "route"), ()),
+    "searched": Searched(plans=0, timed=0, seconds=0.0),
+    "verification": Verification(checked=0, faults=[], holds=True),
+    "usage": Usage(tokens=0.0, cost=0.0, answered=0.0, fell_back=0.0),
+}
+"""Fields that a report lacks before a person has decided."""
+DERIVED_FIELDS = {"dp", "schedule"}
+"""Follow from the other fields of a plan, so they cannot be edited."""
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlanView:
     """A plan with its prediction, as it is compared with others."""
 
     name: str
@@ -91,7 +97,18 @@ class Planned:
     def risks(self) -> list[str]:
         """Without the interval, which is shown beside the step time."""
         risks = self.proposal.risks if self.proposal else []
-        return [risk for risk in risks if not risk.startswith(REPEATED_RISK)]
+        return [risk for risk in risks if risk != interval_risk(self.prediction)]
+
+    @property
+    def changes(self) -> list[Change]:
+        changes = self.proposal.changes if self.proposal else []
+        return [change for change in changes if change.from_ != change.to]
+
+    @property
+    def fields(self) -> PlanFields:
+        """Those of the plan that a person may edit."""
+        plan = self.plan.model_dump(exclude_none=True, exclude=DERIVED_FIELDS)
+        return {name: value for name, value in plan.items() if isinstance(value, bool | int | str)}
 
     @property
     def evidence(self) -> list[Evidence]:
@@ -106,12 +123,12 @@ class Planned:
         ]
 
 
-def planned_of(name: str, workload: Workload, plan: Plan) -> Planned:
-    return Planned(name, plan, workload.predict([plan])[0], workload.limit_gib, workload.capacity_gib)
+def planned_of(name: str, workload: Workload, plan: Plan) -> PlanView:
+    return PlanView(name, plan, workload.predict([plan])[0], workload.limit_gib, workload.capacity_gib)
 
 
 @dataclass(frozen=True)
-class View:
+class ReportView:
     """A report, the workload it is about, and its plans side by side."""
 
     workload: Workload
@@ -139,11 +156,32 @@ class View:
         ]
         return ", ".join(parts)
 
+    @cached_property
+    def headline(self) -> Headline:
+        """The result, as the session stored it; judged here for a draft, and for reports of version 0.2."""
+        report, today = self.report, self.baseline_plan
+        if report.headline:
+            return report.headline
+        return headline_of(
+            self.workload,
+            PredictedPlan(today, report.baseline) if today and report.baseline else None,
+            report.diagnosis,
+            report.proposals,
+            hypotheses=report.hypotheses,
+            decisions=report.decisions,
+            trial_s=next((t.step_time_s for t in report.trials if t.role == "baseline"), None),
+            others_tried=any(trial.role == "candidate" for trial in report.trials),
+            is_default=self.baseline_name != TODAY,
+            is_tuned=report.stopping is not None,
+        )
+
     @property
     def tie(self) -> str | None:
         """Which proposals a prediction cannot tell from the first, if any; a measurement could."""
         proposals = self.report.proposals
-        if not proposals or any(proposal.measured for proposal in proposals):
+        if self.headline.decision or self.headline.rank != 1 or self.headline.stance == "foreign":
+            return None
+        if any(proposal.measured for proposal in proposals):
             return None
         first, *others = proposals
         error, first_s = self.workload.pair_error, first.prediction.step_time_s
@@ -155,17 +193,8 @@ class View:
         subject, verb = (f"Proposals {names}", "tie") if len(tied) > 1 else (f"Proposal {names}", "ties")
         return (
             f"{subject} {verb} with the first: within {math.expm1(max(tied.values())):.1%} of its step time, "
-            f"and a comparison errs by {math.expm1(error):.0%}. Take the first unless a short run says "
-            "otherwise."
+            f"and a comparison errs by {math.expm1(error):.0%}; a short run would tell."
         )
-
-    @property
-    def limit_gib(self) -> float:
-        return self.workload.limit_gib
-
-    @property
-    def capacity_gib(self) -> float:
-        return self.workload.capacity_gib
 
     @property
     def baseline_plan(self) -> Plan | None:
@@ -178,23 +207,37 @@ class View:
         return "default" if self.workload.scenario.plan is None else TODAY
 
     @cached_property
-    def plans(self) -> list[Planned]:
+    def plans(self) -> list[PlanView]:
         """The baseline, if there is one, then the proposals."""
-        limits = self.limit_gib, self.capacity_gib
+        limits = self.workload.limit_gib, self.workload.capacity_gib
         proposals = [
-            Planned(f"proposal {p.rank}", p.plan, p.prediction, *limits, proposal=p)
+            PlanView(f"proposal {p.rank}", p.plan, p.prediction, *limits, proposal=p)
             for p in self.report.proposals
         ]
         if self.baseline_plan is None or self.report.baseline is None:
             return proposals
         measured = [t for t in self.report.trials if t.role == "baseline" and t.status == "measured"]
         trial = measured[0] if measured else None
-        baseline = Planned(self.baseline_name, self.baseline_plan, self.report.baseline, *limits, trial=trial)
+        baseline = PlanView(
+            self.baseline_name, self.baseline_plan, self.report.baseline, *limits, trial=trial
+        )
         return [baseline, *proposals]
 
     @property
-    def proposals(self) -> list[Planned]:
+    def proposals(self) -> list[PlanView]:
         return [plan for plan in self.plans if plan.proposal]
+
+    @property
+    def counts(self) -> PlanView:
+        """The plan that the headline is about: a proposal, or today's if none is to be taken."""
+        rank = self.headline.rank
+        return self.proposals[rank - 1] if rank else self.plans[0]
+
+    def measured_step_s(self, plan: PlanView) -> float | None:
+        """By a trial, or by traces of today's plan that are of this job."""
+        if plan.measured and plan.measured.step_time_s:
+            return plan.measured.step_time_s
+        return None if plan.proposal else measured_today_s(self.report.diagnosis)
 
     def find_plan(self, key: str) -> Plan | None:
         """`today`, or the rank of a proposal."""
@@ -213,14 +256,15 @@ class View:
     @property
     def other_clusters(self) -> list[tuple[str, str]]:
         """What the cluster might be instead, and which plan would then be the fastest."""
-        return [(case.if_, self._fastest(case)) for case in self.report.sensitivity]
-
-    def _fastest(self, case: Sensitivity) -> str:
-        if case.best is None or case.step_time_s is None:
-            return case.says
-        rank = self._rank_of(case.best)
-        plan = f"proposal {rank}" if rank else short(case.best)
-        return f"{plan} ({seconds(case.step_time_s)})"
+        rows = []
+        for case in self.report.sensitivity:
+            fastest = case.summary
+            if case.best is not None and case.step_time_s is not None:
+                rank = self._rank_of(case.best)
+                plan = f"proposal {rank}" if rank else short(case.best)
+                fastest = f"{plan} ({seconds(case.step_time_s)})"
+            rows.append((case.if_, fastest))
+        return rows
 
     @property
     def rejected(self) -> list[tuple[str, str, str]]:
@@ -229,15 +273,15 @@ class View:
     @property
     def considered(self) -> list[tuple[str, str, str]]:
         """Plans from a playbook, a model or an engineer: by whom, which, and the result."""
-        return [(plan.origin, plan.summary, self._result(plan)) for plan in self.report.considered]
-
-    def _result(self, scored: ScoredPlan) -> str:
-        rank = self._rank_of(scored.plan)
-        if rank:
-            return f"proposal {rank}"
-        if scored.binding == "time" and scored.step_time_ratio is not None:
-            return f"step {scored.step_time_ratio - 1:.1%} longer than proposal 1"
-        return scored.why
+        rows = []
+        for scored in self.report.considered:
+            result = scored.why
+            if rank := self._rank_of(scored.plan):
+                result = f"proposal {rank}"
+            elif scored.binding == "time" and scored.step_time_ratio is not None:
+                result = f"step {scored.step_time_ratio - 1:.1%} longer than proposal 1"
+            rows.append((scored.origin, scored.summary, result))
+        return rows
 
     def _rank_of(self, plan: Plan | PlanFields) -> int | None:
         fields = plan.model_dump() if isinstance(plan, Plan) else plan
@@ -266,92 +310,57 @@ def title_of(s: Scenario) -> str:
     return f"{s.model.name or 'Model'} on {s.cluster.num_devices:,} x {s.cluster.device}{place}"
 
 
-def view_of(request: RawJson, report: Report) -> View:
+def view_of(scenario: Scenario, report: Report) -> ReportView:
     """The scenario as the session used it: with the accepted notes, and the calibration it ended with."""
-    scenario = parse_request(request).scenario
     if report.notes and report.notes.accepted:
         scenario = apply_statements(report.notes.accepted, scenario).scenario
-    return View(workload_of(scenario, _calibration(report.calibration)), report)
+    calibration = Calibration.from_data(report.calibration) if report.calibration else None
+    return ReportView(workload_of(scenario, calibration), report)
 
 
-def find_view(row: SessionRow) -> View | None:
+def find_view(row: SessionRow) -> ReportView | None:
     """The report of a session, or its proposals while it waits for a decision about them."""
     if row.report:
-        return view_of(row.request or {}, Report.model_validate(row.report))
+        return view_of(parse_request(row.request).scenario, Report.model_validate(row.report))
     if row.state == WAITING and row.waiting_for:
-        return draft_of(row.request or {}, row.waiting_for, row.mode)
+        scenario = parse_request(row.request).scenario
+        return draft_of(scenario, PendingDecision.model_validate(row.waiting_for), row.mode)
     return None
 
 
-def get_view(row: SessionRow, lacking: str) -> View:
+def get_view(row: SessionRow, lacking: str) -> ReportView:
     """`lacking` says what a session without plans cannot do yet."""
     view = find_view(row)
     if view is None:
-        raise ConflictError(f"session {row.id} is {row.state}; {lacking}", field="state")
+        raise ConflictError(f"session {row.id} is {row.state}; {lacking}", path="state")
     return view
 
 
-def _calibration(data: RawJson | None) -> Calibration | None:
-    """The cost model as the session's trials have made it; None if there were none."""
-    return Calibration.from_data(data) if data else None
-
-
-def draft_of(request: RawJson, waiting_for: RawJson, mode: str) -> View:
+def draft_of(scenario: Scenario, question: PendingDecision, mode: str) -> ReportView:
     """The proposals a session waits with, computed by the same tools that write the report."""
-    scenario = parse_request(request).scenario.model_copy(update={"traces": None})
-    question = PendingDecision.model_validate(waiting_for)
-    workload = workload_of(scenario, _calibration(question.calibration))
-    waiting = question.proposals[:MAX_PROPOSALS]
-    plans, today = [choice.plan for choice in waiting], workload.today()
-    proposals = [
-        proposal(workload, choice.rank, choice.plan, prediction, today).model_copy(
-            update={"measured": choice.measured}
-        )
-        for choice, prediction in zip(waiting, workload.predict(plans), strict=True)
-    ]
+    calibration = Calibration.from_data(question.calibration) if question.calibration else None
+    workload = workload_of(scenario.model_copy(update={"traces": None}), calibration)
+    choices = question.proposals[:MAX_PROPOSALS]
+    plans, today = [choice.plan for choice in choices], workload.today()
+    proposals = []
+    for choice, predicted in zip(choices, workload.predict(plans), strict=True):
+        written = proposal(workload, choice.rank, choice.plan, predicted, today)
+        proposals.append(written.model_copy(update={"measured": choice.measured}))
     proposals = with_roles(proposals)
     prediction, diagnosis = analyse(workload, scenario.plan or plans[0])
-    report = Report(
-        id=None,
-        verdict=_draft_verdict(prediction, diagnosis, proposals[0], mode),
-        first_step="",
-        would_change="",
-        diagnosis=diagnosis,
-        baseline=prediction if today else None,
-        baseline_plan=None,
-        proposals=proposals,
-        rejected=[],
-        searched=Searched(plans=0, timed=0, seconds=0.0),
-        sensitivity=[],
-        beyond_contract=[],
-        pareto=[],
-        considered=[],
-        advice=[],
-        cases=[],
-        notes=None,
-        profile=None,
-        decisions=[],
-        trials=question.trials,
-        stopping=None,
-        calibration=question.calibration,
-        verification=Verification(checked=0, faults=[], holds=True),
-        incidents=[],
-        route=[],
-        usage=Usage(tokens=0.0, cost=0.0, answered=0.0, fell_back=0.0),
-        case=None,
-        reasoner="",
-    )
-    return View(workload, report, is_draft=True)
-
-
-def _draft_verdict(prediction: Prediction, diagnosis: Diagnosis, first: Proposal, mode: str) -> str:
-    """What is slow and what is proposed, before anyone has decided."""
-    question = f"Every number was computed twice. {QUESTIONS[mode]}"
-    limit = f"limited by {diagnosis.bottleneck}"
-    if first.speedup is None:
-        step = seconds(first.prediction.step_time_s)
-        return f"Proposal 1 is predicted to take {step} per step, {limit}. {question}"
-    return (
-        f"Today's plan is predicted to take {seconds(prediction.step_time_s)} per step, {limit}. "
-        f"Proposal 1 is predicted to be {times(first.speedup)} as fast. {question}"
-    )
+    known = {
+        "verdict": "",
+        "headline": question.headline,
+        "first_step": QUESTIONS[mode],
+        "diagnosis": diagnosis,
+        "baseline": prediction if today else None,
+        "proposals": proposals,
+        "trials": question.trials,
+        "calibration": question.calibration,
+    }
+    view = ReportView(workload, Report.model_validate({**NOT_WRITTEN, **known}), is_draft=True)
+    headline = view.headline
+    if today and not headline.sells:
+        proposals = without_gains(proposals, is_foreign=headline.stance == "foreign")
+    update = {"headline": headline, "verdict": headline.text, "chosen": headline.rank, "proposals": proposals}
+    return replace(view, report=view.report.model_copy(update=update))

@@ -1,5 +1,5 @@
-"""The web pages: rendered here from the same functions that the API calls, with a little script on top.
+"""What the pages share: templates, scripts, rendering, forms. A feature's pages stand in its folder.
 
-Not here: who may do what (service/auth.py), what happens to a session (service/sessions.py, service/worker),
-and any arithmetic about performance (tools).
+They show what the same functions give that the API calls; a little script comes on top. Not here: who may do
+what (service/access), and any arithmetic about performance (tools).
 """

@@ -1,105 +1,82 @@
 """/docs: the OpenAPI document for readers; programs read /openapi.json."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from fastapi import APIRouter, Request
-from fastapi.responses import Response
+from fastapi import APIRouter, Response
 from pydantic.json_schema import JsonSchemaValue
 
-from service.api.app import describe
-from service.api.deps import Reader
-from service.web.rendering import PageRoute, page
+from service.http.openapi import describe
+from service.web.errors import PageRoute
+from service.web.rendering import ReaderPage
+
+router = APIRouter(prefix="/docs", route_class=PageRoute)
 
 
-@dataclass(frozen=True)
-class Field:
+class DescribedField(NamedTuple):
     """A parameter, or a field of the body."""
 
     name: str
     where: str
     required: bool
-    says: str
+    description: str
 
 
-@dataclass(frozen=True)
-class Operation:
+class DescribedOperation(NamedTuple):
     method: str
     path: str
+    tag: str
     summary: str
     description: str
-    fields: list[Field]
+    fields: list[DescribedField]
     example: object
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(NamedTuple):
     name: str
     description: str
-    operations: list[Operation]
+    operations: list[DescribedOperation]
+
+
+@router.get("")
+def show(page: ReaderPage) -> Response:
+    document = describe(page.request.app)
+    return page("api", about=document["info"]["description"], subjects=subjects_of(document))
 
 
 def subjects_of(document: JsonSchemaValue) -> list[Subject]:
-    operations = list(_operations(document))
+    operations = []
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            content = operation.get("requestBody", {}).get("content", {})
+            schema: JsonSchemaValue = content.get("application/json", {}).get("schema", {})  # none of a file
+            reference = str(schema.get("$ref", "")).rsplit("/", 1)[-1]
+            body = document["components"]["schemas"][reference] if reference else schema
+            fields = [
+                DescribedField(
+                    part["name"], part["in"], part.get("required", False), _words(part, part["schema"])
+                )
+                for part in operation.get("parameters", [])
+            ]
+            required = body.get("required", ())
+            fields += [
+                DescribedField(name, "body", name in required, _words(field, field))
+                for name, field in body.get("properties", {}).items()
+            ]
+            examples = schema.get("examples") or body.get("examples") or [None]
+            about = operation["tags"][0], operation["summary"], operation.get("description", "")
+            operations.append(DescribedOperation(method.upper(), path, *about, fields, examples[0]))
     return [
-        Subject(
-            tag["name"],
-            tag["description"],
-            [item for name, item in operations if name == tag["name"]],
-        )
+        Subject(tag["name"], tag["description"], [item for item in operations if item.tag == tag["name"]])
         for tag in document["tags"]
     ]
 
 
-def _operations(document: JsonSchemaValue) -> Iterator[tuple[str, Operation]]:
-    for path, methods in document["paths"].items():
-        for method, operation in methods.items():
-            body = _body(document, operation)
-            yield (
-                operation["tags"][0],
-                Operation(
-                    method=method.upper(),
-                    path=path,
-                    summary=operation["summary"],
-                    description=operation.get("description", ""),
-                    fields=[*map(_parameter, operation.get("parameters", [])), *_body_fields(body)],
-                    example=(body.get("examples") or [None])[0],
-                ),
-            )
-
-
-def _parameter(parameter: JsonSchemaValue) -> Field:
-    says = parameter.get("description") or _kind(parameter["schema"])
-    return Field(parameter["name"], parameter["in"], parameter.get("required", False), says)
-
-
-def _body(document: JsonSchemaValue, operation: JsonSchemaValue) -> JsonSchemaValue:
-    """The resolved schema of the body; empty if there is none or it is a file."""
-    content = operation.get("requestBody", {}).get("content", {})
-    schema: JsonSchemaValue = content.get("application/json", {}).get("schema", {})
-    reference = str(schema.get("$ref", ""))
-    return document["components"]["schemas"][reference.rsplit("/", 1)[-1]] if reference else schema
-
-
-def _body_fields(body: JsonSchemaValue) -> Iterator[Field]:
-    required = body.get("required", ())
-    for name, field in body.get("properties", {}).items():
-        yield Field(name, "body", name in required, field.get("description") or _kind(field))
-
-
-def _kind(schema: JsonSchemaValue) -> str:
-    """The type a schema describes, in a few words."""
+def _words(part: JsonSchemaValue, schema: JsonSchemaValue) -> str:
+    """Its description, or the type that the schema states in a few words."""
+    if stated := part.get("description"):
+        return str(stated)
     options = [option for option in schema.get("anyOf", [schema]) if option.get("type") != "null"]
     return " or ".join(
         ", ".join(map(str, option["enum"])) if "enum" in option else str(option.get("type", "an object"))
         for option in options
     )
-
-
-router = APIRouter(prefix="/docs", route_class=PageRoute)
-
-
-@router.get("")
-def show(request: Request, caller: Reader) -> Response:
-    document = describe(request.app)
-    return page(request, "api", caller, about=document["info"]["description"], subjects=subjects_of(document))

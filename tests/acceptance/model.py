@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from tests.integration.llm import replies
-from tests.integration.llm.replies import PROSE, Played, Seen
+from tests.integration.llm.replies import CLAIMS, Played, Seen
 from tests.integration.llm.scripted_server import ScriptedServer
 
 NAME = "scripted-model"
@@ -16,8 +16,8 @@ ANSWERS: Mapping[str, Mapping[str, Any]] = {
     "read_notes": {"statements": []},
     "revise_worklist": {"items": []},
     "propose_plans": {"suggestions": []},
-    "explain": PROSE,
-    "answer_question": {"text": "It is limited by {cause}."},
+    "explain": CLAIMS,
+    "answer_question": {"claims": [{"subject": "p1", "relation": "fits"}]},
 }
 LOOKUPS: Mapping[str, Mapping[str, Any]] = {
     "find_knowledge": {"query": "exposed tensor-parallel communication"},
@@ -69,7 +69,7 @@ class Model(ScriptedServer):
         if seen.question == "find_cause":
             competing = seen.data["competing"][0]
             shown = [item["ref"] for item in competing["evidence"]]
-            return {"cause": competing["cause"], "references": shown, "reason": "It is shown."}
+            return {"cause": competing["cause"], "references": shown}
         if seen.question == "confirm_reading":  # the claim holds, its opposite does not
             return {"verdict": "no" if self.answered["confirm_reading"] % 2 == 0 else "yes"}
         return self.answers[seen.question]

@@ -71,5 +71,39 @@ def test_replies_that_came_before_the_kill_are_not_asked_for_again(
     assert dict(model.answered) == {**ONCE, "confirm_reading": 2}
     assert report["usage"]["answered"] == model.answered.total()
     assert report["notes"]["accepted"][0]["value"] == 4
-    assert set(report["authors"].values()) == {NAME}
+    assert report["authors"]["rationale 1"] == NAME
     assert report["incidents"] == []
+
+
+class HangingAfterTools(Hanging):
+    """Holds the request that comes after the tools of a question were called and have answered."""
+
+    def __call__(self, seen: Seen) -> Played | None:
+        looked_up = any(message["role"] == "tool" for message in seen.messages)
+        return super().__call__(seen) if looked_up else None
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+def test_a_conversation_killed_between_two_requests_goes_on_with_the_second(
+    tmp_path: Path, request: pytest.FixtureRequest, database: str
+) -> None:
+    settings: dict[str, object] = {"lease_s": 1}
+    if database == "postgresql":
+        settings["database_url"] = request.getfixturevalue("postgres_url")
+    with Model() as model:
+        settings |= model.settings
+        model.before = hanging = HangingAfterTools(model, "propose_plans", 0)
+        with serving(tmp_path, **settings) as server:
+            id = server.submit()
+            wait_for(hanging.is_asked.is_set)
+            assert server.kill() == -signal.SIGKILL, "it was alive until then"
+        hanging.give_up()
+        asked, looked_up = model.asked["propose_plans"], model.looked_up.copy()
+        with serving(tmp_path, **settings) as server:
+            report = server.report(id)
+    assert asked == 2, "one request with tools, and the one that hung"
+    assert model.asked["propose_plans"] == asked + 1
+    assert model.looked_up == looked_up
+    assert looked_up["find_knowledge"] == 2, "in the diagnosis, and here before the kill"
+    assert report["incidents"] == []
+    assert report["authors"]["rationale 1"] == NAME

@@ -17,7 +17,7 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 from tests.acceptance.model import NAME, Model
 from tests.acceptance.product import Server, serving
 from tests.acceptance.studio import STUDIO, studio
-from tests.integration.llm.replies import PROSE, Seen
+from tests.integration.llm.replies import Seen
 from tests.integration.service.api_process import ASAP, REPO, asap, environment
 from tests.workloads import SMALL
 
@@ -44,7 +44,7 @@ def assert_by_the_model(report: dict[str, Any], model: Model, least: Set[str] = 
     """What it was asked it has answered, and what it wrote stands in the report under its name."""
     assert set(model.answered) >= least
     assert report["reasoner"] == NAME
-    assert set(report["authors"].values()) == {NAME}
+    assert report["authors"]["rationale 1"] == NAME
     assert report["usage"]["answered"] == model.answered.total()
     assert report["usage"]["fell_back"] == 0
     assert report["incidents"] == []
@@ -152,7 +152,7 @@ def test_an_assistant_over_mcp_asks_the_model(tmp_path: Path, model: Model) -> N
 
     answer = anyio.run(optimize)
     assert set(model.answered) >= QUESTIONS
-    assert answer["would_change"] == PROSE["would_change"]
+    assert "Proposal 1 (" in answer["explanation"], "it is written from the model's claims"
     assert answer["incidents"] == []
 
 
@@ -173,3 +173,15 @@ def test_the_doctor_asks_the_model_as_a_session_does(tmp_path: Path, model: Mode
     ]
     assert model.answered.total() == 1
     assert (found["state"], done.returncode) == ("ok", 0), found
+
+
+def test_a_session_stays_within_its_context(tmp_path: Path, model: Model) -> None:
+    """Counted as it arrives: messages and descriptions of tools, four characters a token."""
+    with serving(tmp_path, **model.settings) as server:
+        server.report(server.submit())
+    sizes = [
+        (len(json.dumps([seen.messages, seen.body.get("tools")])) // 4, seen.question) for seen in model.seen
+    ]
+    assert {question for _, question in sizes} >= QUESTIONS
+    assert max(sizes)[0] <= 12_000, sizes
+    assert sum(size for size, _ in sizes) <= 35_000, sizes

@@ -42,7 +42,7 @@ def as_before(model: Model) -> Iterator[None]:
 
 
 def assert_by_the_model(report: dict[str, Any]) -> None:
-    assert set(report["authors"].values()) == {NAME}
+    assert report["authors"]["rationale 1"] == NAME
     assert report["usage"]["fell_back"] == 0
 
 

@@ -1,7 +1,6 @@
 """ARCHITECTURE.md is true to the tree: what it names is there, and every part is named."""
 
 import re
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,6 @@ NAMED = [
     for cell in re.findall(r"^\| (`.+?`) \|", TREE, re.MULTILINE)
     for path in re.findall(r"`([^`]+)`", cell)
 ]
-ORDERS = dict(
-    zip(
-        ("tools", "service"),
-        re.findall(r"^```\n(\w+(?: \|.+?)?\n.+?)\n```$", PAGE, re.MULTILINE | re.DOTALL),
-        strict=True,
-    )
-)
-CONTRACTS = tomllib.loads((REPO / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
 
 
 def parts(folder: str) -> list[str]:
@@ -39,14 +30,3 @@ def test_what_is_named_exists() -> None:
 @pytest.mark.parametrize("folder", ["service", "graph", "tools"])
 def test_every_part_is_named(folder: str) -> None:
     assert [part for part in parts(folder) if part not in NAMED] == []
-
-
-@pytest.mark.parametrize("folder", ["tools", "service"])
-def test_the_order_inside_a_folder_is_the_one_that_is_held(folder: str) -> None:
-    held = next(contract["layers"] for contract in CONTRACTS if contract["id"] == folder)
-    assert ORDERS[folder].splitlines() == [line.replace(f"{folder}.", "") for line in held]
-
-
-def test_every_part_of_tools_has_its_place_in_the_order() -> None:
-    placed = {f"tools/{name}" for name in re.findall(r"\w+", ORDERS["tools"])}
-    assert [part for part in parts("tools") if part.rstrip("/").removesuffix(".py") not in placed] == []

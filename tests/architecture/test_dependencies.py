@@ -9,7 +9,7 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((REPO / "pyproject.toml").read_text())["project"]
-ROOMS = ("service", "graph", "tools", "kb_seed")
+ROOMS = ("asap", "service", "graph", "tools", "kb_seed")
 OURS = {*ROOMS, "asap_client", "research", "testbed"}
 CLIENT = tomllib.loads((REPO / "asap_client" / "pyproject.toml").read_text())["project"]
 COMPANIONS = {

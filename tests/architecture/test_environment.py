@@ -25,6 +25,6 @@ def banned_lines(filename: str) -> list[int]:
 
 
 def test_reading_the_environment_is_refused_but_in_the_settings() -> None:
-    for filename in ("tools/cost/step.py", "graph/build.py", "service/cli/main.py"):
+    for filename in ("tools/physics/step.py", "graph/build.py", "service/cli/main.py"):
         assert banned_lines(filename) == [2, 3, 4, 5], filename
     assert banned_lines("service/settings.py") == []

@@ -9,7 +9,7 @@ import pytest
 
 REPO = Path(__file__).resolve().parents[2]
 SETUPTOOLS = tomllib.loads((REPO / "pyproject.toml").read_text())["tool"]["setuptools"]
-ROOMS = ("service", "graph", "tools", "kb_seed")
+ROOMS = ("asap", "service", "graph", "tools", "kb_seed")
 
 
 def packed(room: str) -> set[str]:

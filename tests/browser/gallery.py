@@ -88,6 +88,7 @@ def upload(installation: Installation, folder: Path) -> str:
         for file in sorted(folder.glob("*.json.gz")):
             client.put(f"/v1/traces/{made['id']}/files/{file.name}?offset=0", content=file.read_bytes())
             digests[file.name] = hashlib.sha256(file.read_bytes()).hexdigest()
-        done = client.post(f"/v1/traces/{made['id']}/complete", json={"files": digests})
+        path = f"/v1/traces/{made['id']}/complete"
+        done = client.post(path, json={"files": digests}, timeout=600)  # it reads every file again
     assert done.status_code < 300, done.text
     return str(made["reference"])

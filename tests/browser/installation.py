@@ -9,12 +9,13 @@ from typing import Any
 
 import httpx
 
-from service.auth import new_key
-from service.db.access import add_key
+from service.access.credentials import new_key
+from service.access.store import add_key
 from service.db.engine import open_database
-from service.db.models import new_id, sessions
+from service.db.ids import new_id
+from service.jobs.engine import prepare
+from service.sessions.model import sessions
 from service.settings import Settings
-from service.worker.jobs import prepare
 from tests.integration.service.api_process import ApiProcess, environment, running
 
 ALL_SCOPES = ("read", "submit", "approve", "operator")

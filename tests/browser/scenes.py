@@ -44,6 +44,24 @@ def evil_traces(folder: Path) -> list[Path]:
     return made
 
 
+def write_ranks(folder: Path, count: int, late: int, steps: int = 12) -> None:
+    """A rank computes 300 microseconds, the late one 900, then all meet in an all-reduce until 1,000."""
+    for rank in range(count):
+        computes_us, events = 900 if rank == late else 300, []
+        for step in range(steps):
+            began_us = 1.7e9 + step * 1000
+            for name, stream, at_us, long_us in (
+                ("gemm", 7, began_us, computes_us),
+                ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 24, began_us + computes_us, 1000 - computes_us),
+            ):
+                where = {"pid": 0, "tid": stream, "args": {"stream": stream, "device": 0}}
+                events.append(
+                    {"ph": "X", "cat": "kernel", "name": name, "ts": at_us, "dur": long_us, **where}
+                )
+        whole = {"distributedInfo": {"rank": rank, "world_size": count}, "traceEvents": events}
+        (folder / f"rank{rank:04d}.json.gz").write_bytes(gzip.compress(json.dumps(whole).encode(), 1))
+
+
 def write_million(path: Path) -> None:
     """Half a million kernels and the calls that launch them."""
     pick, at_us = random.Random(1), 1.7e15

@@ -14,7 +14,7 @@ from tests.browser.watching import Watched, draw_all
 
 PATIENCE_MS = 60_000
 ONE_SESSION = re.compile(r"/sessions/[0-9a-f]{32}$")
-REPAINTED = "([one, old]) => getComputedStyle(document.querySelector(one)).fill !== old"
+REPAINTED = "([one, old]) => document.querySelector(one).toDataURL() !== old"
 DROP = """(zone, names) => {
     const dataTransfer = new DataTransfer();
     for (const name of names) dataTransfer.items.add(new File(["{}"], name));
@@ -51,12 +51,14 @@ def test_a_session_is_submitted_with_traces_watched_and_drawn(page: Watched, tmp
     assert view.evaluate("window.same"), "the page followed without being loaded again"
     session = view.url
     view.get_by_role("link", name="Figures").click()
+    view.wait_for_url(re.compile("/figures$"))
     assert draw_all(view) == {"space", "roofline", "collectives", "mesh"} | MEASURED
     view.goto(session)
     expect(view.get_by_role("heading", level=1)).to_contain_text(evil("model"))
     expect(view.locator("blockquote")).to_have_text(evil("notes"))
     view.get_by_role("link", name="Trail").click()
-    read = view.locator("details", has_text="read traces").first
+    view.locator("details", has_text="read traces").first.locator("summary").first.click()
+    read = view.locator("details", has_text="read traces").last
     read.locator("summary").click()
     expect(read.locator("pre").last).to_contain_text(EVIL_KERNEL)
     assert view.evaluate("window.hacked") is None
@@ -88,7 +90,7 @@ def test_a_refused_form_keeps_the_focus_on_its_field_and_back_leads_to_the_form(
     expect(view.get_by_text("8.03 B parameters")).to_be_visible(timeout=PATIENCE_MS)  # the script runs
     view.get_by_label("Devices", exact=True).fill("16 abaci")
     view.get_by_role("button", name="Submit").click()
-    expect(view.locator("#field-error")).to_contain_text("got abaci", timeout=PATIENCE_MS)
+    expect(view.locator("#field-error")).to_contain_text("got 16 abaci", timeout=PATIENCE_MS)
     expect(view.locator('[name="devices"]')).to_be_focused()
     view.locator('[name="devices"]').fill("16 x H100")
     view.get_by_role("button", name="Submit").click()
@@ -100,41 +102,27 @@ def test_a_refused_form_keeps_the_focus_on_its_field_and_back_leads_to_the_form(
     view.wait_for_url(ONE_SESSION, timeout=PATIENCE_MS)
 
 
-def test_dropped_traces_are_taken_and_other_files_are_left(page: Watched) -> None:
-    view = page.page
-    view.goto("/sessions/new")
-    view.get_by_text("Traces, notes, constraints").click()
-    view.locator("[data-drop]").evaluate(DROP, ["rank0.json.gz", "README.md", "rank1.json"])
-    expect(view.locator("[data-upload]")).to_contain_text("2 files, uploaded when you submit")
-    assert view.locator("#trace-files").evaluate("one => one.files.length") == 2
-    view.locator("[data-drop]").evaluate(DROP, ["README.md"])
-    expect(view.locator("[data-upload]")).to_contain_text("No trace among these files")
-
-
-def test_traces_of_the_same_name_from_two_folders_are_both_uploaded(
-    page: Watched, installation: Installation
+def test_dropped_traces_are_uploaded_also_of_the_same_name_and_other_files_are_refused(
+    page: Watched, installation: Installation, tmp_path: Path
 ) -> None:
-    view = page.page
+    view, told = page.page, page.page.locator("[data-upload]")
     fill(view)
-    view.locator("[data-drop]").evaluate(DROP, ["trace.json", "trace.json"])
-    expect(view.locator("[data-upload]")).to_contain_text("2 files, uploaded when you submit")
+    (tmp_path / "README.md").write_text("no trace")
+    view.locator("#trace-files").set_input_files(tmp_path / "README.md")
+    view.evaluate("scrollTo(0, 0)")
+    view.get_by_role("button", name="Submit").click()
+    expect(told).to_contain_text("Not uploaded")
+    expect(told).to_be_in_viewport()
+    view.locator("[data-drop]").evaluate(DROP, ["README.md"])
+    expect(told).to_contain_text("No trace among these files")
+    view.locator("[data-drop]").evaluate(DROP, ["trace.json", "README.md", "trace.json"])
+    expect(told).to_contain_text("2 files, uploaded when you submit")
     view.get_by_role("button", name="Submit").click()
     view.wait_for_url(ONE_SESSION, timeout=PATIENCE_MS)
     with installation.api as client:
         traces = client.get(f"/v1{urlsplit(view.url).path}").json()["request"]["traces"]
         files = client.get(f"/v1/traces/{traces.removeprefix('trace:')}").json()["files"]
     assert sorted(file["name"] for file in files) == ["0-trace.json", "1-trace.json"]
-
-
-def test_a_file_that_is_not_a_trace_is_refused_where_it_is_seen(page: Watched, tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("no trace")
-    view = page.page
-    fill(view)
-    view.locator("#trace-files").set_input_files(tmp_path / "README.md")
-    view.evaluate("scrollTo(0, 0)")
-    view.get_by_role("button", name="Submit").click()
-    expect(view.locator("[data-upload]")).to_contain_text("Not uploaded")
-    expect(view.locator("[data-upload]")).to_be_in_viewport()
 
 
 def test_figures_answer_to_their_choices_and_to_the_colours_of_the_page(page: Watched, done: str) -> None:
@@ -145,24 +133,37 @@ def test_figures_answer_to_their_choices_and_to_the_colours_of_the_page(page: Wa
     expect(mesh).to_have_attribute("data-drawn", "true", timeout=PATIENCE_MS)
     mesh.get_by_label("Plan").select_option("today")
     mesh.get_by_label("Groups").select_option("tensor-parallel")
-    expect(mesh.locator(".xtitle")).to_contain_text("tensor-parallel")
-    before = mesh.locator(".xtitle").evaluate("one => getComputedStyle(one).fill")
+    canvas = mesh.get_by_role("img", name="tensor-parallel")
+    expect(canvas).to_be_visible()
+    before = view.locator("figure[data-drawn] .u-wrap canvas").first.evaluate("one => one.toDataURL()")
     view.emulate_media(color_scheme="dark")
-    view.wait_for_function(REPAINTED, arg=["figure[data-drawn] .xtitle", before])
+    view.wait_for_function(REPAINTED, arg=["figure[data-drawn] .u-wrap canvas", before])
 
 
-def test_a_proposal_is_approved_and_the_session_goes_on_by_itself(
-    page: Watched, installation: Installation
+def test_a_chart_answers_the_pointer_is_zoomed_by_a_drag_and_links_its_cursor(
+    page: Watched, done: str
 ) -> None:
-    id = installation.submit(small(approval="person"))
     view = page.page
-    view.goto(f"/sessions/{id}")
-    expect(view.locator(".state").first).to_have_text("waiting for approval", timeout=PATIENCE_MS)
-    card = view.locator("article.card").first
-    card.get_by_role("button", name="Approve").click()
-    expect(view.locator(".state").first).to_have_text("done", timeout=PATIENCE_MS)
-    expect(view.locator("article.card").first).to_contain_text("approved")
-    assert installation.wait(id)["state"] == "completed"
+    view.goto(f"{done}/figures")
+    space = view.locator("figure", has_text="The searched space")
+    space.scroll_into_view_if_needed()
+    expect(space).to_have_attribute("data-drawn", "true", timeout=PATIENCE_MS)
+    box = space.locator(".u-over").bounding_box()
+    assert box
+    answered = False
+    for share in (0.1, 0.3, 0.5, 0.7, 0.9):  # some plan is near one of these places
+        view.mouse.move(box["x"] + share * box["width"], box["y"] + 0.6 * box["height"])
+        answered = answered or space.locator(".tip").is_visible()
+    assert answered
+    whole = space.get_by_role("button", name="Whole chart")
+    expect(whole).to_be_hidden()
+    view.mouse.move(box["x"] + 0.2 * box["width"], box["y"] + 0.2 * box["height"])
+    view.mouse.down()
+    view.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 0.8 * box["height"], steps=4)
+    view.mouse.up()
+    expect(whole).to_be_visible()
+    whole.click()
+    expect(whole).to_be_hidden()
 
 
 def test_a_proposal_is_rejected_and_another_plan_is_scored(page: Watched, installation: Installation) -> None:
@@ -191,7 +192,7 @@ def break_events(view: Page, held: "Future[Route]") -> None:
     expect(view.locator("#session[data-old]")).to_have_count(0)
 
 
-def test_a_page_that_looks_again_keeps_what_is_being_typed(page: Watched, waiting: str) -> None:
+def test_a_page_that_looks_again_keeps_the_focus_and_what_is_being_typed(page: Watched, waiting: str) -> None:
     view, held = page.page, Future[Route]()
     view.route(re.compile("/events"), held.set_result, times=1)
     view.goto(waiting)
@@ -207,30 +208,9 @@ def test_a_page_that_looks_again_keeps_what_is_being_typed(page: Watched, waitin
     expect(card.get_by_label("recompute")).to_have_value("full")
 
 
-def test_a_page_that_looks_again_leaves_the_focus_at_its_proposal(page: Watched, waiting: str) -> None:
-    view, held = page.page, Future[Route]()
-    view.route(re.compile("/events"), held.set_result, times=1)
-    view.goto(waiting)
-    approve = view.locator("article.card").nth(1).get_by_role("button", name="Approve")
-    approve.focus()
-    break_events(view, held)
-    expect(approve).to_be_focused()
-
-
-def test_an_export_is_shown_copied_and_refused_with_the_reason(page: Watched, done: str) -> None:
+def test_an_export_is_tried_again_shown_and_copied(page: Watched, done: str) -> None:
     view = page.page
     view.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    view.goto(done)
-    export = view.locator("details.export").first
-    export.get_by_text("Export").click()
-    expect(export.locator("pre")).to_contain_text("--tensor-model-parallel-size")
-    export.get_by_role("button", name="Copy").click()
-    expect(export.get_by_role("button", name="Copied")).to_be_visible()
-    assert view.evaluate("navigator.clipboard.readText()") == export.locator("pre").text_content()
-
-
-def test_an_export_that_does_not_come_says_so_and_is_tried_again(page: Watched, done: str) -> None:
-    view = page.page
     view.route(re.compile(r"/export\?"), lambda route: route.fulfill(status=502, body="<html>"), times=1)
     view.goto(done)
     export = view.locator("details.export").first
@@ -240,22 +220,36 @@ def test_an_export_that_does_not_come_says_so_and_is_tried_again(page: Watched, 
     export.get_by_text("Export").click()
     export.get_by_text("Export").click()
     expect(export.locator("pre")).to_contain_text("--tensor-model-parallel-size")
+    export.get_by_role("button", name="Copy").click()
+    expect(export.get_by_role("button", name="Copied")).to_be_visible()
+    assert view.evaluate("navigator.clipboard.readText()") == export.locator("pre").text_content()
 
 
-def test_the_trail_lights_the_graph_and_opens_what_a_step_was_given(
+def test_a_node_of_the_trail_opens_what_it_did_and_a_step_what_it_was_given(
     page: Watched, installation: Installation
 ) -> None:
     id = installation.submit(small())
     view = page.page
     view.goto(f"/sessions/{id}/trail")
-    expect(view.locator(".move").last).to_contain_text("done", timeout=PATIENCE_MS)
-    expect(view.locator('[data-node="proposal"]')).to_have_class("node visited")
-    fold = view.locator(".run details").first
+    expect(view.locator(".moves")).to_contain_text("done", timeout=PATIENCE_MS)
+    rows = view.locator(".agent > summary")
+    assert 4 <= rows.count() <= 8
+    node = view.locator(".flow a", has_text="proposal")
+    node.focus()
+    node.press("Enter")
+    row = view.locator("#agent-proposal")
+    expect(row).to_have_attribute("open", "")
+    expect(row.locator(".run").first).to_contain_text("It changed")
+    titles = row.locator(".run > .steps > .step > details > summary b").all_inner_texts()
+    assert len({title.partition(" ×")[0] for title in titles}) == len(titles), "each told once"
+    fold = row.locator("details[data-source]:visible").first
     fold.locator("summary").click()
-    expect(fold.locator("pre").first).to_contain_text("scenario")
+    expect(fold.locator("pre").first).to_be_visible()
+    view.reload()
+    expect(view.locator("#agent-proposal")).to_have_attribute("open", "")
 
 
-def test_sliders_are_answered_and_the_question_is_in_the_address(page: Watched) -> None:
+def test_sliders_are_answered_with_the_winner_and_the_question_is_in_the_address(page: Watched) -> None:
     view = page.page
     view.goto("/what-if")
     slider = view.get_by_role("slider", name="Tensor parallel")
@@ -265,6 +259,14 @@ def test_sliders_are_answered_and_the_question_is_in_the_address(page: Watched) 
     expect(view.locator("#answer")).to_contain_text("what if: tp 4")
     view.reload()
     expect(view.get_by_role("slider", name="Tensor parallel")).to_have_attribute("aria-valuetext", "4")
+    expect(view.locator("#winner .winner b")).to_be_visible(timeout=PATIENCE_MS)
+    slider = view.get_by_role("slider", name="Memory per device")
+    slider.focus()
+    slider.press("Home")
+    expect(view.locator("#winner")).to_contain_text("No legal plan fits", timeout=PATIENCE_MS)
+    view.locator("select[name=device]").select_option("b200")
+    view.wait_for_url(re.compile("device=b200"))
+    expect(view.locator("select[name=precision] option[value=nvfp4]")).to_have_count(1)
     view.goto("/what-if?tp=64&pp=64")
     expect(view.locator("#answer .alarm")).to_contain_text("divide 64 devices")
 
@@ -307,7 +309,7 @@ def test_a_loss_opens_to_its_meaning_and_leads_to_the_proposal_that_removes_it(
     above = "charts => charts.filter(chart => chart.getBoundingClientRect().top < 900).length"
     view.set_viewport_size({"width": 1440, "height": 900})
     view.goto(done)
-    assert view.locator("section.waterfall, .charts figure").evaluate_all(above) >= 2
+    assert view.locator("#where, #cloud").evaluate_all(above) == 2
 
 
 def test_the_agents_are_asked_and_show_the_tools_they_used(page: Watched, done: str) -> None:
@@ -365,6 +367,9 @@ def test_plans_are_sorted_filtered_brushed_and_opened(page: Watched, done: str) 
     view.mouse.move(x, box["y"] + 0.7 * box["height"])
     view.mouse.up()
     expect(shown).not_to_have_text(filtered)
+    kept = str(shown.text_content())
+    view.reload()
+    expect(shown).to_have_text(kept)  # the filters are in the address
     view.get_by_role("button", name="Clear filters").click()
     expect(shown).to_have_text(everything)
     rows.nth(3).click()
@@ -373,16 +378,3 @@ def test_plans_are_sorted_filtered_brushed_and_opened(page: Watched, done: str) 
     view.locator("[data-grid]").focus()
     view.keyboard.press("ArrowDown")
     expect(view.locator('tr[aria-selected="true"]')).to_have_count(1)
-
-
-def test_the_winner_of_a_what_if_follows_the_sliders(page: Watched) -> None:
-    view = page.page
-    view.goto("/what-if")
-    expect(view.locator("#winner .winner b")).to_be_visible(timeout=PATIENCE_MS)
-    slider = view.get_by_role("slider", name="Memory per device")
-    slider.focus()
-    slider.press("Home")
-    expect(view.locator("#winner")).to_contain_text("No legal plan fits", timeout=PATIENCE_MS)
-    view.locator("select[name=device]").select_option("b200")
-    view.wait_for_url(re.compile("device=b200"))
-    expect(view.locator("select[name=precision] option[value=nvfp4]")).to_have_count(1)

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.gallery import TRACES, upload
+from tests.browser.gallery import OWN_TRACES, TRACED, TRACES, upload
 from tests.browser.installation import Installation
-from tests.browser.scenes import write_million
+from tests.browser.scenes import write_million, write_ranks
 from tests.browser.watching import FRAMES, Watched
 
 LOADED = "[data-timeline][data-loaded-ms]"
+GLANCED = "[data-timeline][data-overviews='1']"
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +32,7 @@ def test_a_trace_is_zoomed_searched_and_selected(page: Watched, reference: str) 
     view.wait_for_selector(LOADED)
     expect(view.locator("[data-status]")).to_contain_text("events")
     whole = view_of(view)
-    view.locator("canvas").focus()
+    view.locator("[data-timeline] canvas").focus()
     view.keyboard.press("w")
     expect(view.locator("[data-status]")).not_to_contain_text(f"{whole} in view")
     view.get_by_role("button", name="Whole trace").click()
@@ -41,7 +42,7 @@ def test_a_trace_is_zoomed_searched_and_selected(page: Watched, reference: str) 
     view.get_by_role("button", name="Next match").click()
     expect(view.locator("[data-status]")).not_to_contain_text(f"{whole} in view")
     view.get_by_role("button", name="Select time").click()
-    box = view.locator("canvas").bounding_box()
+    box = view.locator("[data-timeline] canvas").bounding_box()
     assert box
     view.mouse.move(box["x"] + 300, box["y"] + 60)
     view.mouse.down()
@@ -67,6 +68,77 @@ def test_a_late_collective_leads_to_its_moment_and_a_kernel_to_its_events(
     with view.expect_download() as download:
         view.get_by_role("link", name="Download").first.click()
     assert download.value.suggested_filename == "rank0.json.gz"
+
+
+def test_the_address_keeps_the_view_and_a_link_restores_it(page: Watched, reference: str) -> None:
+    view = page.page
+    view.goto(f"/trace?a={reference}")
+    view.wait_for_selector(GLANCED)
+    view.locator("[data-timeline] canvas").focus()
+    for key in "wwd":
+        view.keyboard.press(key)
+    view.get_by_text("Pin tracks").click()
+    pinned = view.locator("[data-tracks] input").nth(1)
+    pinned.check()
+    track = pinned.input_value()
+    view.get_by_role("searchbox", name="Find").fill("all_reduce")
+    view.get_by_label("Ranks in the map").select_option("late")
+    view.wait_for_url(re.compile(r"t=.*pin=.*find=all_reduce.*order=late"))
+    shown, found = view_of(view), view.locator("[data-found]").inner_text()
+    view.goto(view.url)
+    view.wait_for_selector(GLANCED)
+    assert (view_of(view), view.locator("[data-found]").inner_text()) == (shown, found)
+    view.get_by_text("Pin tracks").click()
+    expect(view.locator("[data-tracks] input:checked")).to_have_count(1)
+    expect(view.locator("[data-tracks] input:checked")).to_have_value(track)
+    expect(view.get_by_label("Ranks in the map")).to_have_value("late")
+
+
+def test_the_map_of_all_ranks_zooms_and_waiting_is_told_from_transferring(
+    page: Watched, installation: Installation, tmp_path: Path
+) -> None:
+    write_ranks(tmp_path, 40, late=30)
+    view = page.page
+    view.goto(f"/trace?a={upload(installation, tmp_path)}")
+    view.wait_for_selector(GLANCED)
+    expect(view.locator("[data-minimap] canvas")).to_have_attribute("data-rows", "40")
+    expect(view.locator("[data-status]")).to_contain_text("16 of 40 ranks")
+    whole = view_of(view)
+    view.get_by_role("button", name="Rank 30").click()
+    view.wait_for_url(re.compile("ranks=22-37"))
+    box = view.locator("[data-minimap] canvas").bounding_box()
+    assert box
+    view.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    view.wait_for_url(re.compile(r"t=[\d.]+&ranks=12-27"))
+    expect(view.locator("[data-status]")).not_to_contain_text(f"{whole} in view")
+    view.get_by_role("button", name="Whole trace").click()
+    view.get_by_role("button", name="Select time").click()
+    box = view.locator("[data-timeline] canvas").bounding_box()
+    assert box
+    view.mouse.move(box["x"] + 95, box["y"] + 120)
+    view.mouse.down()
+    view.mouse.move(box["x"] + box["width"] - 2, box["y"] + 120, steps=3)
+    view.mouse.up()
+    table = view.locator("[data-selection-body] table").first
+    expect(table.locator("thead th").last).to_have_text("waiting")
+    expect(table.locator("tbody tr").first).to_contain_text("rank 12")
+    waits = table.locator("tbody tr").first.locator("td").last.inner_text()
+    assert float(waits.removesuffix("%")) == pytest.approx(60, abs=2), "600 of 1,000 microseconds"
+
+
+def test_simulated_steps_stand_above_the_measured_ranks(page: Watched, installation: Installation) -> None:
+    id = installation.submit({**TRACED, "traces": upload(installation, OWN_TRACES)})
+    installation.wait(id)
+    view = page.page
+    view.goto(f"/trace?a={id}")
+    view.wait_for_selector(GLANCED)
+    tracks = view.locator("[data-tracks] label")
+    assert [name for name in tracks.all_text_contents() if "simulated" in name] == [
+        "simulated: today, stage 0", "simulated: proposal 1, stage 0"
+    ]  # fmt: skip
+    view.get_by_label("Simulated above them").select_option("today")
+    expect(tracks.filter(has_text="simulated")).to_have_count(1)
+    view.wait_for_url(re.compile("plan=today"))
 
 
 def test_two_traces_stand_on_one_axis_with_what_differs(page: Watched, reference: str) -> None:

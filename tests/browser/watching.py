@@ -16,7 +16,7 @@ QUIET = (
 )  # fmt: skip
 """Kept from calling home: what it looks up outside only costs time."""
 FRAMES = """async (keys) => {
-    const canvas = document.querySelector("canvas"), frames = [];
+    const canvas = document.querySelector("[data-timeline] canvas"), frames = [];
     for (const key of keys) {
         canvas.dispatchEvent(new KeyboardEvent("keydown", { key, bubbles: true }));
         await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
@@ -107,6 +107,6 @@ def draw_all(page: Page) -> set[str]:
         figure.scroll_into_view_if_needed()
         page.wait_for_function(SHOWN, arg=figure.element_handle(), timeout=PATIENCE_MS)
         if figure.get_attribute("data-drawn"):
-            assert figure.locator("svg.main-svg").first.is_visible()
+            assert figure.locator(".u-wrap canvas").first.is_visible()
             drawn.add(str(figure.get_attribute("data-figure")).rpartition("/")[2])
     return drawn

@@ -17,8 +17,6 @@ import time
 from contextlib import suppress
 
 MTU = 8960
-HEADERS_BYTES = 52
-"""Of IP and TCP with time stamps, in every packet."""
 TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 
 

@@ -9,7 +9,7 @@ from statistics import mean
 
 import pytest
 
-from tools.cost.predict import predict
+from tools.model.predict import predict
 from tools.scenario import Scenario, parse_scenario
 from tools.trace.compare import PredictionCheck, check_prediction
 from tools.trace.folder import profile_folder
@@ -54,44 +54,12 @@ def test_on_a_slow_cluster_a_jobs_own_trace_brings_its_error_down(number: int, j
     assert calibrated < min(shipped, 0.15)
 
 
-@pytest.mark.parametrize("number", SLOW_ROUNDS)
-def test_on_a_slow_cluster_another_jobs_trace_brings_the_error_down(number: int) -> None:
-    shipped, calibrated = mean_errors_of_another_job(number)
-    assert calibrated < 0.75 * shipped
-
-
-def test_where_the_shipped_constants_are_right_already_calibration_does_little_harm() -> None:
-    shipped, calibrated = mean_errors_of_another_job(QUIET_ROUND)
-    assert calibrated < shipped + 0.05
-
-
-def test_over_all_rounds_the_mean_error_of_another_job_is_more_than_halved() -> None:
-    rounds = [mean_errors_of_another_job(number) for number in (*SLOW_ROUNDS, QUIET_ROUND)]
-    shipped, calibrated = (mean(column) for column in zip(*rounds, strict=True))
+def test_another_jobs_trace_more_than_halves_the_error_and_does_little_harm_on_a_quiet_cluster() -> None:
+    rounds = {number: mean_errors_of_another_job(number) for number in (*SLOW_ROUNDS, QUIET_ROUND)}
+    assert all(rounds[number][1] < 0.75 * rounds[number][0] for number in SLOW_ROUNDS)
+    assert rounds[QUIET_ROUND][1] < rounds[QUIET_ROUND][0] + 0.05
+    shipped, calibrated = (mean(column) for column in zip(*rounds.values(), strict=True))
     assert calibrated < 0.5 * shipped
-
-
-@pytest.mark.parametrize("job", JOBS)
-def test_the_measured_terms_add_up_to_the_measured_step(job: str) -> None:
-    data = check_of(1, job).comparison
-    assert sum(row.measured_s for row in data.terms) == pytest.approx(data.step_time.measured_s)
-    assert {row.term for row in data.terms} == {
-        "compute",
-        "memory_bound_ops",
-        "dp_comm_exposed",
-        "optimizer",
-        "host_and_other",
-    }
-
-
-@pytest.mark.parametrize("job", JOBS)
-def test_a_term_whose_constant_was_free_is_met(job: str) -> None:
-    data = check_of(1, job).comparison
-    free = {coefficient.name for coefficient in data.coefficients if not coefficient.is_bounded}
-    rows = {row.term: row.calibrated_error_ratio for row in data.terms}
-    assert {"gemm_efficiency", "dp_exposed", "optimizer_traffic"} <= free
-    for term in ("compute", "dp_comm_exposed", "optimizer"):
-        assert rows[term] == pytest.approx(0.0, abs=0.01)
 
 
 def _asap(*words: str) -> subprocess.CompletedProcess[str]:
@@ -112,11 +80,3 @@ def test_a_diagnosis_calibrates_later_predictions(tmp_path: Path) -> None:
     )
     assert plain["step_time_s"] == pytest.approx(comparison["step_time"]["predicted_s"])
     assert better["step_time_s"] == pytest.approx(comparison["step_time"]["calibrated_s"])
-
-
-def test_the_terminal_sets_measured_beside_predicted() -> None:
-    result = _asap("diagnose", str(TRACES), "--scenario", str(EXAMPLE / "base.json"))
-    assert result.returncode == 0, result.stderr
-    assert "Measured and predicted" in result.stdout
-    assert "gemm_efficiency" in result.stdout
-    assert max(len(line) for line in result.stdout.splitlines()) <= 80

@@ -66,6 +66,8 @@ def test_the_program_does_what_the_cost_model_says(name: str) -> None:
     assert ran["flops"]["ratio"] == pytest.approx(1.0, abs=0.01)
     tp_collectives = 4 * DENSE["num_hidden_layers"] + 1
     sent = {"dp": 1.0, "ep": 1.0, "tp": 1 + 1 / tp_collectives, "cp": 2 / 3}
+    if name == "hsdp":  # the reference trainer sums over replicas once, FSDP in each of the two micro-batches
+        sent["dp"] = 7 / 8
     ratios = {axis: ran["wire_bytes"][axis]["ratio"] for axis in sent}
     used = {axis: ratio for axis, ratio in ratios.items() if ratio is not None}
     assert set(used) >= {axis for axis in sent if PLANS[name][2].get(axis, 1) > 1}
@@ -73,7 +75,7 @@ def test_the_program_does_what_the_cost_model_says(name: str) -> None:
     memory = {part: amount["ratio"] for part, amount in ran["memory_bytes"].items()}
     exact = [memory[part] for part in ("parameters", "gradients", "optimizer")]
     assert exact == pytest.approx([1.0] * 3, rel=1e-3)
-    assert 0.85 < memory["peak"] < 1.5
+    assert 0.75 < memory["peak"] < 1.5
 
 
 def allocated_peak_bytes(trace: Path) -> int:
@@ -149,16 +151,20 @@ def test_a_thousand_ranks_are_played_in_one_process(
     assert {("dp_shard", "all_gather"), ("dp_shard", "reduce_scatter"), ("tp", "all_gather")} <= groups
 
 
-def test_the_table_names_what_was_run_and_compared(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("plan", [{"dp": 2}, fsdp(2), {"tp": 2}, {"pp": 2}], ids=["ddp", "fsdp", "tp", "pp"])
+def test_one_rank_is_timed_with_the_others_faked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], plan: Json
 ) -> None:
-    file = tmp_path / "scenario.json"
-    file.write_text(json.dumps(scenario(2, DENSE, {"dp": 2})))
-    assert main(["dry-run", str(file)]) == 0
-    printed = capsys.readouterr().out
-    assert "2 ranks" in printed
-    for row in ("FLOPs per step", "data parallelism", "optimizer", "dp_replicate"):
-        assert row in printed
+    """Messages and the bubble are the cost model's; weights, gradients and Adam's state are in its memory."""
+    file, model = tmp_path / "scenario.json", DENSE | {"num_hidden_layers": 6}
+    file.write_text(json.dumps(scenarios.scenario(2, plan, model, "cpu", seq_len=64, global_batch_size=8)))
+    assert main(["dry-run", "--measure", "--json", str(file)]) == 0
+    one = json.loads(capsys.readouterr().out)
+    assert one["step_time_s"] == pytest.approx(one["rank_s"] + one["messages_s"] + one["bubble_s"])
+    assert one["rank_s"] > 0 < one["messages_s"]
+    assert (one["bubble_s"] > 0) == (plan.get("pp", 1) > 1)
+    states = 16 * (6 * 0.73e6 + 2 * 1024 * 256) / (1 if plan == {"dp": 2} else 2)
+    assert 0.6 * states < one["peak_memory_gib"] * 2**30 < 4 * states
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -35,7 +36,9 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def write_settings(folder: Path, seconds: float) -> Path:
-    settings = replace(settings_for("cpu", [], seconds), max_bytes=32 * 2**20, products=((512, 512, 512),))
+    settings = replace(
+        settings_for("cpu", [], seconds, anyway=True), max_bytes=32 * 2**20, products=((512, 512, 512),)
+    )
     path = folder / "settings.json"
     path.write_text(json.dumps(asdict(settings)))
     return path
@@ -44,15 +47,32 @@ def write_settings(folder: Path, seconds: float) -> Path:
 @pytest.mark.slow
 def test_two_ranks_of_this_machine_are_probed_by_the_command(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "service.cli.main", "probe", "--device", "cpu", "--nproc", "2", "--json"]
-    command += ["--seconds", "5", "--cluster", "here", "--out", str(tmp_path)]
+    command += ["--anyway", "--seconds", "5", "--cluster", "here", "--out", str(tmp_path)]
     done = subprocess.run(command, cwd=REPO, env=environment(), capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     report = json.loads(done.stdout)
     assert len(report["probe"]["ranks"]) == 2
     assert {c["kind"] for c in report["probe"]["collectives"]} >= {"all_reduce", "all_gather", "all_to_all"}
     assert report["run"]["scenario"]["cluster"]["name"] == "here"
-    assert "Plotly.newPlot" in (tmp_path / "probe.html").read_text()
+    assert "drawChart(place" in (tmp_path / "probe.html").read_text()
     assert json.loads((tmp_path / "calibration.json").read_text())["runs"]
+
+
+def test_nodes_on_which_something_else_runs_are_refused_and_named(tmp_path: Path) -> None:
+    spin = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+    command = [sys.executable, "-m", "service.cli.main", "probe", "--device", "cpu", "--out", str(tmp_path)]
+    try:
+        done = subprocess.run(
+            command, cwd=REPO, env=environment(), capture_output=True, text=True, timeout=300
+        )
+    finally:
+        for process in spin:
+            process.kill()
+            process.wait()
+    assert done.returncode == 2
+    assert f"{socket.gethostname()} has " in done.stderr
+    assert "of its cores in use" in done.stderr
+    assert not (tmp_path / "calibration.json").exists()
 
 
 @contextmanager

@@ -10,9 +10,6 @@ import pytest
 REPO = Path(__file__).resolve().parents[2]
 SCRIPT = REPO / "examples" / "traces" / "ddp-gloo-straggler" / "train.py"
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
-SMALL = "import torch\nw = torch.zeros(2, requires_grad=True)\nsgd = torch.optim.SGD([w])\n" + (
-    "for _ in range(9):\n    w.sum().backward()\n    sgd.step()\n"
-)
 
 pytestmark = pytest.mark.real
 
@@ -42,11 +39,3 @@ def test_every_rank_leaves_a_trace_and_a_summary_that_agree(tmp_path: Path) -> N
     again = profile_folder(tmp_path / "summaries")
     assert again.unreadable == []
     assert [rank.breakdown for rank in again.ranks] == [rank.breakdown for rank in traces]
-
-
-def test_raw_traces_need_not_be_kept(tmp_path: Path) -> None:
-    script, out = tmp_path / "train.py", tmp_path / "out"
-    script.write_text(SMALL)
-    profile(out, script, options=("--summaries-only",))
-    assert list(out.glob("*.json.gz")) == []
-    assert [file.name for file in (out / "summaries").glob("*.summary.json")] == ["rank0.summary.json"]

@@ -36,30 +36,6 @@ MODELS: dict[str, Json] = {
 }
 
 
-TWO_RANKS: Plans = {
-    "ddp, accumulated": ("dense", {"dp": 2, "micro_batch_size": 1}),
-    "fsdp, accumulated": ("dense", fsdp(2, micro_batch_size=1)),
-    "fsdp, full recomputation": ("dense", fsdp(2, recompute="full")),
-    "fsdp, selective recomputation": ("dense", fsdp(2, recompute="selective")),
-    "fsdp, tied": ("tied", fsdp(2)),
-    "zero 2, accumulated": ("dense", fsdp(2, stage=2, micro_batch_size=1)),
-    "tp": ("dense", {"tp": 2}),
-    "tp with sequence parallel": ("dense", {"tp": 2, "sequence_parallel": True}),
-    "tp with sequence parallel, tied": ("tied", {"tp": 2, "sequence_parallel": True}),
-    "tp, selective recomputation": ("dense", {"tp": 2, "recompute": "selective"}),
-    "cp": ("dense", {"cp": 2}),
-    "cp in the shard group": ("dense", {"cp": 2, "dp_shard": 2, "zero_stage": 3}),
-    "1f1b": ("dense", {"pp": 2, "schedule": "1f1b"}),
-    "1f1b, full recomputation": ("dense", {"pp": 2, "recompute": "full"}),
-    "gpipe": ("dense", {"pp": 2, "schedule": "gpipe"}),
-    "interleaved": ("dense", {"pp": 2, "vpp": 2}),
-    "gpipe with chunks": ("dense", {"pp": 2, "vpp": 2, "schedule": "gpipe"}),
-    "zero bubble": ("dense", {"pp": 2, "vpp": 2, "schedule": "zero_bubble"}),
-    "experts under ddp": ("moe", {"dp": 2, "ep": 2}),
-    "experts under fsdp": ("moe", fsdp(2, ep=2)),
-    "experts over tensor ranks": ("moe", {"tp": 2, "ep": 2, "sequence_parallel": True}),
-    "experts, selective recomputation": ("moe", {"dp": 2, "ep": 2, "recompute": "selective"}),
-}
 FOUR_RANKS: Plans = {
     "hsdp, accumulated": ("dense", fsdp(4, micro_batch_size=1) | {"dp_shard": 2}),
     "hybrid zero 2, accumulated": ("dense", fsdp(4, stage=2, micro_batch_size=1) | {"dp_shard": 2}),
@@ -122,30 +98,8 @@ def of_one_rank(tmp_path_factory: pytest.TempPathFactory) -> Losses:
 
 
 @pytest.fixture(scope="module")
-def of_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Losses:
-    return losses(2, TWO_RANKS, tmp_path_factory.mktemp("two") / "runs")
-
-
-@pytest.fixture(scope="module")
 def of_four_ranks(tmp_path_factory: pytest.TempPathFactory) -> Losses:
     return losses(4, FOUR_RANKS, tmp_path_factory.mktemp("four") / "runs")
-
-
-@pytest.mark.slow
-def test_one_rank_learns(of_one_rank: Losses) -> None:
-    assert all(run[-1] < run[0] for run in of_one_rank.values())
-
-
-@pytest.mark.slow
-def test_another_seed_gives_other_losses(of_one_rank: Losses) -> None:
-    one, other = of_one_rank["dense"], of_one_rank["another_seed"]
-    assert all(abs(a - b) > 1000 * TOLERANCE for a, b in zip(one, other, strict=True))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", TWO_RANKS)
-def test_two_ranks_have_the_losses_of_one_rank(of_one_rank: Losses, of_two_ranks: Losses, name: str) -> None:
-    assert of_two_ranks[name] == pytest.approx(of_one_rank[TWO_RANKS[name][0]], rel=TOLERANCE)
 
 
 @pytest.mark.slow

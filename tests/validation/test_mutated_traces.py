@@ -13,57 +13,20 @@ from pathlib import Path
 import pytest
 
 from tests.unit.trace.bombs import BOMBS
+from tests.unit.trace.builders import host_event, kernel
 from tools.trace.classify import load_patterns
-from tools.trace.folder import FolderProfile, profile_file, profile_folder
+from tools.trace.files import profile_file
+from tools.trace.folder import FolderProfile, profile_folder
 from tools.trace.isolate import ReaderLimits
 from tools.trace.record import UnreadableTraceError
 from tools.trace.report import build_report
 from tools.trace.stream import ReadLimits
 
 _HOSTILE = (
-    b"NaN",
-    b"-Infinity",
-    b"1e999999999",
-    b"-1",
-    b"9" * 400,
-    b"null",
-    b'"text"',
-    b"[" * 3000,
-    b"{" * 500,
-    b'{"a":' * 2000,
-    b"\\",
-    b'"',
-    b"}",
-    b"]",
-    b",",
-    b"\x00",
-    b"\xff\xfe",
-    b"true",
-    b"0.0000000000000001",
-    b"-9223372036854775809",
-    b"\\ud800",
+    *(b"NaN", b"-Infinity", b"1e999999999", b"-1", b"9" * 400, b"null", b'"text"', b"true"),
+    *(b"[" * 3000, b"{" * 500, b'{"a":' * 2000, b"\\", b'"', b"}", b"]", b",", b"\x00", b"\xff\xfe"),
+    *(b"0.0000000000000001", b"-9223372036854775809", b"\\ud800"),
 )
-
-
-def _base_trace() -> bytes:
-    """A little of everything that the readers look at."""
-    events = []
-    for step in range(3):
-        zero = step * 1000
-        events += [
-            _event("user_annotation", f"ProfilerStep#{step}", zero, 900),
-            _event("cpu_op", "aten::mm", zero + 10, 50, args=_SHAPES),
-            _event("cuda_runtime", "cudaLaunchKernel", zero + 15, 5, args={"correlation": zero + 1}),
-            _event("kernel", "gemm", zero + 30.125, 100.5, args={"stream": 7, "correlation": zero + 1}),
-            _event("kernel", "ncclDevKernel_AllReduce", zero + 200, 300, args={"stream": 9, **_GROUP}),
-            _event("gpu_memcpy", "Memcpy HtoD", zero + 600, 20, args={"stream": 7, "bytes": 4096}),
-            _event("cpu_instant_event", "[memory]", zero, 0, args=_MEMORY),
-            _event("user_annotation", "enumerate(DataLoader)#next", zero + 700, 20),
-        ]
-    metadata = {"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 2, "backend": "nccl"}}
-    return json.dumps({**metadata, "traceEvents": events, "traceName": "x"}, indent=1).encode()
-
-
 _SHAPES = {"Input Dims": [[64, 32], [32, 16]], "Input type": ["float", "float"], "Concrete Inputs": ["", ""]}
 _GROUP = {
     "Collective name": "allreduce",
@@ -77,17 +40,24 @@ _GROUP = {
 _MEMORY = {"Device Type": 1, "Device Id": 0, "Total Allocated": 10, "Total Reserved": 20, "Bytes": 1}
 
 
-def _event(category: str, name: str, start: float, length: float, args: object = None) -> dict[str, object]:
-    return {
-        "ph": "X",
-        "cat": category,
-        "name": name,
-        "pid": 1,
-        "tid": 1,
-        "ts": start,
-        "dur": length,
-        "args": args or {},
-    }
+def _base_trace() -> bytes:
+    """A little of everything that the readers look at."""
+    events = []
+    for step in range(3):
+        zero = step * 1000
+        copy = {"stream": 7, "bytes": 4096}
+        events += [
+            host_event("user_annotation", f"ProfilerStep#{step}", zero, 900),
+            host_event("cpu_op", "aten::mm", zero + 10, 50, args=_SHAPES),
+            host_event("cuda_runtime", "cudaLaunchKernel", zero + 15, 5, args={"correlation": zero + 1}),
+            kernel("gemm", zero + 30.125, 100.5, correlation=zero + 1),
+            kernel("ncclDevKernel_AllReduce", zero + 200, 300, stream=9, args=_GROUP),
+            host_event("gpu_memcpy", "Memcpy HtoD", zero + 600, 20, args=copy),
+            host_event("cpu_instant_event", "[memory]", zero, 0, args=_MEMORY),
+            host_event("user_annotation", "enumerate(DataLoader)#next", zero + 700, 20),
+        ]
+    metadata = {"schemaVersion": 1, "distributedInfo": {"rank": 0, "world_size": 2, "backend": "nccl"}}
+    return json.dumps({**metadata, "traceEvents": events, "traceName": "x"}, indent=1).encode()
 
 
 def _mutate(text: bytes, chance: random.Random) -> bytes:
@@ -145,18 +115,15 @@ def _run_cases(folder: Path, seeds: range) -> Counter[str]:
     return counts
 
 
-def test_mutated_traces_are_read_or_refused_with_a_reason(tmp_path: Path) -> None:
-    counts = _run_cases(tmp_path, range(400))
+@pytest.mark.parametrize(
+    "seeds", [range(400), pytest.param(range(400, 10_400), marks=pytest.mark.slow)], ids=["few", "many"]
+)
+def test_mutated_traces_are_read_or_refused_with_a_reason(tmp_path: Path, seeds: range) -> None:
+    counts = _run_cases(tmp_path, seeds)
     assert counts.keys() == {"read", "refused"}
+    assert counts.total() == len(seeds)
     assert counts["read"] > 20
     assert counts["refused"] > 100
-
-
-@pytest.mark.slow
-def test_ten_thousand_mutated_traces_are_read_or_refused_with_a_reason(tmp_path: Path) -> None:
-    counts = _run_cases(tmp_path, range(400, 10_400))
-    assert counts.keys() == {"read", "refused"}
-    assert counts.total() == 10_000
 
 
 def _write_all_formats(folder: Path, count: int) -> None:
@@ -182,17 +149,11 @@ def test_damaged_files_of_all_formats_end_in_the_sandbox_one_by_one(tmp_path: Pa
         build_report(FolderProfile("folder", [rank]))
 
 
-def test_every_truncation_of_a_trace_is_refused(tmp_path: Path) -> None:
-    text, path = _base_trace(), tmp_path / "rank0.json"
-    for length in range(0, len(text) - 1, 37):
-        path.write_bytes(text[:length])
-        with pytest.raises(UnreadableTraceError):
-            profile_file(path, load_patterns())
-
-
-def test_every_truncation_of_gzip_is_refused(tmp_path: Path) -> None:
-    content, path = gzip.compress(_base_trace()), tmp_path / "rank0.json.gz"
-    for length in range(0, len(content) - 1, 11):
+@pytest.mark.parametrize(("name", "stride"), [("rank0.json", 37), ("rank0.json.gz", 11)])
+def test_every_truncation_is_refused(tmp_path: Path, name: str, stride: int) -> None:
+    content, path = _base_trace(), tmp_path / name
+    content = gzip.compress(content) if name.endswith(".gz") else content
+    for length in range(0, len(content) - 1, stride):
         path.write_bytes(content[:length])
         with pytest.raises(UnreadableTraceError):
             profile_file(path, load_patterns())

@@ -1,6 +1,6 @@
 """The nightly review holds what docs/nightly.md claims of it, on synthetic histories with fixed seeds.
 
-`make bench-nightly` prints the whole table; here stand the figures that must not get worse.
+`make bench NAME=nightly` prints the whole table; here stand the figures that must not get worse.
 """
 
 import numpy as np

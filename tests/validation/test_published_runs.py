@@ -1,33 +1,33 @@
-"""The shipped model against published measurements, which lie outside the repo."""
-
-from pathlib import Path
+"""The shipped model against the published runs."""
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from research.errors import correct
 from research.fit import cross_validate, source_folds, tabulate
 from research.published import (
-    SMALL_MODEL_SOURCE,
     Measurement,
-    read_measurements,
-    read_sweep_plans,
-    read_sweeps,
+    measurements,
+    read_runs,
+    sweep_measurements,
+    sweep_plans,
 )
-from tools.cost.calibration import shipped_calibration
-from tools.cost.constants import definitions
-from tools.cost.predict import Prediction, predict
-
-ROWS = Path(__file__).resolve().parents[3] / "shared" / "groundtruth" / "dev.jsonl"
-pytestmark = pytest.mark.skipif(
-    not ROWS.is_file(), reason="the shared folder with published measurements is not here"
-)
+from tools.model.calibration import shipped_calibration
+from tools.model.constants import constant_priors
+from tools.model.predict import Prediction, predict
+from tools.model.runs import Run
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[Measurement]:
+def runs() -> list[Run]:
+    return read_runs()
+
+
+@pytest.fixture(scope="module")
+def rows(runs: list[Run]) -> list[Measurement]:
     """Reading refuses any row that the rules do not accept."""
-    return read_measurements(ROWS)
+    return measurements(runs)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def measured(rows: list[Measurement]) -> NDArray[np.float64]:
 
 
 def headline(rows: list[Measurement]) -> NDArray[np.bool_]:
-    return np.array([row.source != SMALL_MODEL_SOURCE for row in rows])
+    return np.array([row.is_headline for row in rows])
 
 
 def test_every_published_run_is_accepted_and_predicted(
@@ -58,7 +58,7 @@ def test_runs_that_ran_are_predicted_to_fit(predictions: list[Prediction]) -> No
     assert column(predictions, "fits").mean() >= 0.98
 
 
-def test_peak_memory_is_within_ten_percent_on_average(
+def test_peak_memory_is_within_thirteen_percent_on_average(
     rows: list[Measurement], predictions: list[Prediction]
 ) -> None:
     errors = [
@@ -67,14 +67,14 @@ def test_peak_memory_is_within_ten_percent_on_average(
         if row.peak_memory_gib is not None
     ]
     assert len(errors) > 30
-    assert np.mean(errors) <= 0.10
+    assert np.mean(errors) <= 0.13
 
 
-def test_step_time_is_within_nine_percent_on_average_in_sample(
+def test_runs_that_the_residual_knows_are_predicted_within_six_percent_on_average(
     rows: list[Measurement], predictions: list[Prediction]
 ) -> None:
-    error = np.abs(column(predictions, "step_time_s") / measured(rows) - 1.0)[headline(rows)]
-    assert error.mean() <= 0.09
+    error = np.abs(column(predictions, "step_time_s") / measured(rows) - 1.0)
+    assert error[headline(rows)].mean() <= 0.06
 
 
 def test_the_intervals_hold_most_runs_and_not_all(
@@ -86,31 +86,39 @@ def test_the_intervals_hold_most_runs_and_not_all(
     assert 0.75 <= inside[headline(rows)].mean() <= 0.97
 
 
-def test_plans_of_the_sweep_that_crashed_are_called_unlikely_to_fit_and_those_that_ran_are_not() -> None:
+def test_plans_of_the_sweep_that_crashed_are_called_unlikely_to_fit_and_those_that_ran_are_not(
+    runs: list[Run],
+) -> None:
     """About 7% of the crashes had other reasons than memory."""
-    plans = read_sweep_plans(ROWS.with_name("sweeps.jsonl"))
+    plans = sweep_plans(runs)
     fits = np.array([p.fits for p in predict([plan.scenario for plan in plans])])
     crashed = np.array([plan.measurement is None for plan in plans])
     assert 1.0 - fits[crashed].mean() >= 0.76
     assert fits[~crashed].mean() >= 0.975
 
 
-def test_runs_of_sources_left_out_whole_are_predicted_as_well_as_promised(rows: list[Measurement]) -> None:
-    table, sweep = tabulate(rows), tabulate(read_sweeps(ROWS.with_name("sweeps.jsonl")))
-    errors = np.abs(
-        cross_validate(table, source_folds(table.sources), sweep, shipped_calibration().shifts).predicted_s
-        / table.measured_s
-        - 1.0
-    )
-    sources = np.array(table.sources)
+def test_runs_of_sources_left_out_whole_are_predicted_as_well_as_promised(
+    rows: list[Measurement], runs: list[Run]
+) -> None:
+    """By a fit, and by a residual that must not harm a source it has not seen."""
+    table, sweep = tabulate(rows), tabulate(sweep_measurements(runs))
+    shipped = shipped_calibration()
+    result = cross_validate(table, source_folds(table.sources), sweep, shipped.shifts)
+    corrected = correct(table, result, shipped.residual.prior)
+    sources, moe = np.array(table.sources), np.asarray(table.inputs.is_moe) > 0
     names = np.unique(sources[table.headline])
-    assert np.mean([errors[sources == name].mean() for name in names]) <= 0.107
-    assert np.median(errors[table.headline]) <= 0.085
-    moe = table.headline & (np.asarray(table.inputs.is_moe) > 0)
-    assert errors[moe].mean() <= 0.165
+
+    def over_sources(predicted_s: NDArray[np.float64]) -> float:
+        errors = np.abs(predicted_s / table.measured_s - 1.0)
+        return float(np.mean([errors[table.headline & (sources == name)].mean() for name in names]))
+
+    assert over_sources(corrected.predicted_s) <= min(0.12, over_sources(result.predicted_s))
+    errors = np.abs(corrected.predicted_s / table.measured_s - 1.0)
+    assert np.median(errors[table.headline]) <= 0.09
+    assert errors[table.headline & moe].mean() <= 0.16
 
 
-def test_the_model_has_at_most_120_fitted_and_hand_set_numbers() -> None:
-    factors = sum(len(d.prior_factors) for d in definitions())
+def test_the_model_has_at_most_60_fitted_and_hand_set_numbers_beside_the_residual() -> None:
+    factors = sum(len(d.prior_factors) for d in constant_priors())
     shifts = shipped_calibration().shifts
-    assert factors + sum(len(keys) for levels in shifts.values() for keys in levels.values()) <= 120
+    assert factors + sum(len(keys) for levels in shifts.values() for keys in levels.values()) <= 60

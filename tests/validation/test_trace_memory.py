@@ -14,7 +14,7 @@ MIB = 1 << 20
 _MEASURE = """
 import re, sys
 from pathlib import Path
-from tools.trace.folder import profile_file
+from tools.trace.files import profile_file
 from tools.trace.classify import load_patterns
 profile = profile_file(Path(sys.argv[1]), load_patterns())
 peak = re.search(r"VmHWM:\\s+(\\d+) kB", Path("/proc/self/status").read_text())

@@ -5,8 +5,9 @@ precision, recomputation; not data, optimizer or learning rate. Import never run
 """
 
 from tools.frameworks.exporting import Export
-from tools.frameworks.formats import EXPORT_FORMATS, IMPORT_FORMATS, export_plan, import_plan
+from tools.frameworks.formats import EXPORT_FORMATS, IMPORT_FORMATS, export_plan, has_own_format, import_plan
 from tools.frameworks.importing import ImportedScenario, ImportOptions
+from tools.frameworks.patching import Patch, patch_plan
 
 __all__ = [
     "EXPORT_FORMATS",
@@ -14,6 +15,9 @@ __all__ = [
     "Export",
     "ImportOptions",
     "ImportedScenario",
+    "Patch",
     "export_plan",
+    "has_own_format",
     "import_plan",
+    "patch_plan",
 ]

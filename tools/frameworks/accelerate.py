@@ -6,123 +6,14 @@ Names: accelerate/commands/config/config_args.py, commands/launch.py and paralle
 
 from tools.errors import InputError
 from tools.frameworks.deepspeed import zero_section
-from tools.frameworks.exporting import Export, ExportJob, Settings, first_names, yaml_text
-from tools.frameworks.finetuning import DATA_PARALLEL, Engine, TrainerRun, deepspeed_engine, draft_of
+from tools.frameworks.exporting import ExportJob, SettingsTree, first_names, nested, yaml_text
+from tools.frameworks.format import SURE, Format, UnknownFile
 from tools.frameworks.importing import Draft, ImportOptions
-from tools.frameworks.reading import SettingsReader, parse_yaml
+from tools.frameworks.reading import SettingsReader, parse_text
+from tools.frameworks.trainer import DEEPSPEED, HOST_DEVICES, Engine, TrainerRun, deepspeed_engine
+from tools.scenario.spec import FULL_SHARDING
 
 PRECISIONS = {"fp32": "no", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
-
-
-def engine_framework(job: ExportJob) -> str:
-    """The framework whose rules apply: the engine that Accelerate runs the plan with."""
-    _refuse_unsupported(job)
-    return "deepspeed" if uses_deepspeed(job) else "torch-fsdp2"
-
-
-def uses_deepspeed(job: ExportJob) -> bool:
-    """Only DeepSpeed has ZeRO stage 1."""
-    return job.scenario.training.framework == "deepspeed" or job.zero_stage == 1
-
-
-def export_accelerate(job: ExportJob) -> Export:
-    _refuse_unsupported_splits(job)
-    cluster = job.scenario.cluster
-    settings: Settings = {
-        "compute_environment": "LOCAL_MACHINE",
-        **_engine(job),
-        "mixed_precision": PRECISIONS[job.scenario.training.precision],
-        "num_machines": job.num_nodes,
-        "num_processes": cluster.num_devices,
-        "machine_rank": 0,
-        "main_training_function": "main",
-        "use_cpu": False,
-    }
-    comments = (
-        f"Accelerate settings for {cluster.num_devices} devices.",
-        "Use, on every node: accelerate launch --config_file accelerate.yaml --machine_rank N train.py",
-    )
-    return Export("accelerate", "accelerate.yaml", yaml_text(comments, settings), _notes(job))
-
-
-def _refuse_unsupported(job: ExportJob) -> None:
-    plan = job.plan
-    if job.scenario.training.precision not in PRECISIONS:
-        raise job.refuse_precision("Accelerate", PRECISIONS)
-    if plan.pp > 1:
-        raise job.refuse("pp", "Accelerate has no pipeline; must be 1 (megatron and torchtitan have one)")
-    if plan.ep > 1:
-        raise job.refuse("ep", "Accelerate's parallelism_config has no expert axis; must be 1")
-    if plan.recompute == "selective":
-        raise job.refuse("recompute", "Accelerate checkpoints whole layers; must be none or full")
-
-
-def _refuse_unsupported_splits(job: ExportJob) -> None:
-    plan = job.plan
-    if uses_deepspeed(job):
-        for field in ("tp", "cp"):
-            if getattr(plan, field) > 1:
-                raise job.refuse(field, "Accelerate with DeepSpeed runs ZeRO alone; must be 1")
-        if "zero_hpz_partition_size" in zero_section(job):
-            reason = "Accelerate's deepspeed_config has no hpZ; must be dp (or use --format deepspeed)"
-            raise job.refuse("dp_shard", reason)
-    elif job.zero_stage == 0 and plan.tp * plan.cp > 1:
-        reason = "Accelerate composes tp and cp with FSDP only; must be 2 or 3, with dp_shard above 1"
-        raise job.refuse("zero_stage", reason)
-    elif job.zero_stage and plan.cp > 1 and (plan.dp_shard % plan.cp or plan.dp_shard == plan.cp):
-        reason = (
-            f"FSDP shards over dp_shard and cp together; must be a multiple of cp ({plan.cp}) and above it"
-        )
-        raise job.refuse("dp_shard", reason)
-
-
-def _engine(job: ExportJob) -> Settings:
-    if uses_deepspeed(job):
-        section: Settings = {
-            "gradient_accumulation_steps": job.micro_batches,
-            "zero_stage": job.zero_stage,
-            "zero3_init_flag": job.zero_stage == 3,
-        }
-        return {"distributed_type": "DEEPSPEED", "deepspeed_config": section}
-    if job.zero_stage == 0:
-        return {"distributed_type": "MULTI_GPU" if job.plan.dp > 1 else "NO"}
-    return {"distributed_type": "FSDP", "fsdp_config": _fsdp(job), "parallelism_config": _parallelism(job)}
-
-
-def _fsdp(job: ExportJob) -> Settings:
-    section: Settings = {
-        "fsdp_version": 2,
-        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-        "fsdp_reshard_after_forward": job.zero_stage == 3,
-        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
-    }
-    if job.plan.recompute is not None:
-        section["fsdp_activation_checkpointing"] = job.plan.recompute == "full"
-    return section
-
-
-def _parallelism(job: ExportJob) -> Settings:
-    plan = job.plan
-    shard = plan.dp_shard // plan.cp
-    sizes = {"dp_replicate": plan.dp // shard, "dp_shard": shard, "tp": plan.tp, "cp": plan.cp}
-    return {f"parallelism_config_{name}_size": size for name, size in sizes.items()}
-
-
-def _notes(job: ExportJob) -> tuple[str, ...]:
-    plan = job.plan
-    notes = [
-        f"in the script: a batch of {plan.micro_batch_size} per device and "
-        f"Accelerator(gradient_accumulation_steps={job.micro_batches})"
-    ]
-    if job.scenario.training.precision == "fp8":
-        notes.append("fp8 needs a backend: add an fp8_config, or install torchao or Transformer Engine")
-    if plan.recompute is None:
-        notes.append("the plan does not state recompute: the script decides")
-    elif plan.recompute == "full" and job.zero_stage == 0:
-        notes.append("call gradient_checkpointing_enable() on the model")
-    return tuple(notes)
-
-
 FSDP_STAGES = {"FULL_SHARD": 3, "HYBRID_SHARD": 3, "SHARD_GRAD_OP": 2, "HYBRID_SHARD_ZERO2": 2, "NO_SHARD": 0}
 LAUNCH_SETTINGS = (
     "num_machines", "machine_rank", "main_training_function", "compute_environment", "use_cpu",
@@ -131,62 +22,154 @@ LAUNCH_SETTINGS = (
 )  # fmt: skip
 """Say how the job starts and is saved, nothing about its speed."""
 DATA_PARALLEL_TYPES = ("NO", "MULTI_GPU", "MULTI_XPU", "MULTI_NPU", "MULTI_HPU", "XLA", "TPU")
+NO_OFFLOAD_NOTE = "optimizer_offload is left out: plain data parallelism keeps the state on the device"
+AXES = ("dp_replicate", "dp_shard", "tp", "cp")
 
 
-def import_accelerate(text: str, options: ImportOptions) -> Draft:
-    """A launch file: the script's own batch and model come as options."""
-    settings = SettingsReader(parse_yaml(text), "accelerate")
-    kind = settings.word("distributed_type") or "NO"
-    axes = {
-        name: settings.integer(f"parallelism_config.parallelism_config_{name}_size", minimum=0) or 1
-        for name in ("tp", "cp", "dp_replicate", "dp_shard")
-    }
-    if kind == "FSDP":
-        engine = _fsdp_engine(settings)
-    elif kind == "DEEPSPEED":
-        engine = _deepspeed_engine(settings)
-    elif kind in DATA_PARALLEL_TYPES:
-        engine = DATA_PARALLEL
-    else:
-        raise InputError(
-            "accelerate: distributed_type", kind, "not read; allowed: FSDP, DEEPSPEED, MULTI_GPU, NO"
+def uses_deepspeed(job: ExportJob) -> bool:
+    """Only DeepSpeed has ZeRO stage 1."""
+    return job.scenario.training.framework == DEEPSPEED or job.zero_stage == 1
+
+
+class Accelerate(Format):
+    name = framework = "accelerate"
+    aliases = ("fsdp", "torch-fsdp", "torch-fsdp2")
+    reads = "the YAML of 'accelerate launch'; model and batch sizes are given beside it"
+    writes = "YAML for accelerate launch --config_file"
+    file_name = "accelerate.yaml"
+    judged_by = "accelerate 1.15.0"
+    has_levers = True
+    says = ("optimizer_offload",)
+    carries = ("reshard_after_forward",)
+
+    def certainty(self, file: UnknownFile) -> int:
+        return SURE if file.has_any("distributed_type", "compute_environment") else 0
+
+    def write(self, job: ExportJob) -> tuple[str, tuple[str, ...]]:
+        plan, cluster, precision = job.plan, job.scenario.cluster, job.scenario.training.precision
+        job.check_precision("Accelerate", PRECISIONS)
+        if plan.recompute == "selective":
+            raise job.refuse("recompute", "Accelerate checkpoints whole layers; must be none or full")
+        settings: SettingsTree = {
+            "compute_environment": "LOCAL_MACHINE",
+            **_write_engine(job),
+            **nested(job.lever_settings),
+            "mixed_precision": PRECISIONS[precision],
+            "num_machines": -(-cluster.num_devices // cluster.devices_per_node),
+            "num_processes": cluster.num_devices,
+            "machine_rank": 0,
+            "main_training_function": "main",
+            "use_cpu": False,
+        }
+        comments = (
+            f"Accelerate settings for {cluster.num_devices} devices.",
+            "Use, on every node: accelerate launch --config_file accelerate.yaml --machine_rank N train.py",
         )
-    processes = settings.integer("num_processes")
-    checkpoints = settings.flag("fsdp_config.fsdp_activation_checkpointing")
-    hybrid = settings.has("parallelism_config.parallelism_config_dp_shard_size")
-    run = TrainerRun(
-        engine=engine,
-        precision=first_names(PRECISIONS).get(settings.text("mixed_precision") or "no", "fp32"),
-        tp=axes["tp"],
-        cp=axes["cp"],
-        accumulation=settings.integer("deepspeed_config.gradient_accumulation_steps")
-        or settings.integer("gradient_accumulation_steps")
-        or 1,
-        recompute=None if checkpoints is None else "full" if checkpoints else "none",
-        num_devices=1 if kind == "NO" else processes,
-        dp_shard=axes["dp_shard"] * axes["cp"] if hybrid else None,
-    )
-    settings.used(*LAUNCH_SETTINGS)
-    return draft_of(run, options, {}, settings.unused_notes())
+        notes = [
+            f"in the script: a batch of {plan.micro_batch_size} per device and "
+            f"Accelerator(gradient_accumulation_steps={job.micro_batches})"
+        ]
+        if precision == "fp8":
+            notes.append("fp8 needs a backend: add an fp8_config, or install torchao or Transformer Engine")
+        if plan.recompute is None:
+            notes.append("the plan does not state recompute: the script decides")
+        elif plan.recompute == "full" and job.zero_stage == 0:
+            notes.append("call gradient_checkpointing_enable() on the model")
+        if job.zero_stage == 0 and job.scenario.training.optimizer_offload:
+            notes.append(NO_OFFLOAD_NOTE)
+        return yaml_text(comments, settings), tuple(notes)
+
+    def read(self, text: str, options: ImportOptions) -> Draft:
+        """A launch file: the script's own batch and model come as options."""
+        settings = SettingsReader(parse_text(text, "YAML"), "accelerate")
+        kind = settings.word("distributed_type") or "NO"
+        prefix = "parallelism_config.parallelism_config"
+        sizes = {name: settings.integer(f"{prefix}_{name}_size", minimum=0) or 1 for name in AXES}
+        checkpoints = settings.flag("fsdp_config.fsdp_activation_checkpointing")
+        processes = settings.integer("num_processes")
+        run = TrainerRun(
+            engine=_read_engine(settings, kind),
+            precision=first_names(PRECISIONS).get(settings.text("mixed_precision") or "no", "fp32"),
+            tp=sizes["tp"],
+            cp=sizes["cp"],
+            accumulation=settings.integer("deepspeed_config.gradient_accumulation_steps")
+            or settings.integer("gradient_accumulation_steps")
+            or 1,
+            recompute=None if checkpoints is None else "full" if checkpoints else "none",
+            num_devices=1 if kind == "NO" else processes,
+            dp_shard=sizes["dp_shard"] * sizes["cp"] if settings.has(f"{prefix}_dp_shard_size") else None,
+        )
+        settings.used(*LAUNCH_SETTINGS)
+        return run.draft(settings, options)
 
 
-def _fsdp_engine(settings: SettingsReader) -> Engine:
+def mesh_sizes(job: ExportJob) -> dict[str, int]:
+    """The fields of a ParallelismConfig; none for plain data parallelism and DeepSpeed."""
+    plan = job.plan
+    if uses_deepspeed(job):
+        for field in ("tp", "cp"):
+            if getattr(plan, field) > 1:
+                raise job.refuse(field, "Accelerate with DeepSpeed runs ZeRO alone; must be 1")
+        return {}
+    if job.zero_stage == 0:
+        if plan.tp * plan.cp > 1:
+            reason = "Accelerate composes tp and cp with FSDP only; must be 2 or 3, with dp_shard above 1"
+            raise job.refuse("zero_stage", reason)
+        return {}
+    if plan.cp > 1 and (plan.dp_shard % plan.cp or plan.dp_shard == plan.cp):
+        reason = f"FSDP shards over dp_shard and cp; must be a multiple of cp ({plan.cp}) and above it"
+        raise job.refuse("dp_shard", reason)
+    shard = plan.dp_shard // plan.cp
+    sizes = zip(AXES, (plan.dp // shard, shard, plan.tp, plan.cp), strict=True)
+    return {f"{axis}_size": size for axis, size in sizes}
+
+
+def _write_engine(job: ExportJob) -> SettingsTree:
+    plan, sizes = job.plan, mesh_sizes(job)
+    if uses_deepspeed(job):
+        if "zero_hpz_partition_size" in zero_section(job):
+            reason = "Accelerate's deepspeed_config has no hpZ; must be dp (or use the deepspeed format)"
+            raise job.refuse("dp_shard", reason)
+        section: SettingsTree = {
+            "gradient_accumulation_steps": job.micro_batches,
+            "zero_stage": job.zero_stage,
+            "zero3_init_flag": job.zero_stage == 3,
+            **({"offload_optimizer_device": "cpu"} if job.scenario.training.optimizer_offload else {}),
+        }
+        return {"distributed_type": "DEEPSPEED", "deepspeed_config": section}
+    if not sizes:
+        return {"distributed_type": "MULTI_GPU" if plan.dp > 1 else "NO"}
+    fsdp: SettingsTree = {
+        "fsdp_version": 2,
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+        "fsdp_reshard_after_forward": not job.keeps_weights,
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        **({"fsdp_offload_params": True} if job.scenario.training.optimizer_offload else {}),
+    }
+    if plan.recompute is not None:
+        fsdp["fsdp_activation_checkpointing"] = plan.recompute == "full"
+    parallelism = {f"parallelism_config_{name}": size for name, size in sizes.items()}
+    return {"distributed_type": "FSDP", "fsdp_config": fsdp, "parallelism_config": parallelism}
+
+
+def _read_engine(settings: SettingsReader, kind: str) -> Engine:
+    if kind in DATA_PARALLEL_TYPES:
+        return Engine()
+    if kind == "DEEPSPEED":
+        if path := settings.text("deepspeed_config.deepspeed_config_file"):
+            return deepspeed_engine(path, "accelerate: deepspeed_config_file")
+        device = settings.text("deepspeed_config.offload_optimizer_device")
+        stage = settings.integer("deepspeed_config.zero_stage", minimum=0)
+        return Engine(2 if stage is None else stage, device in HOST_DEVICES, DEEPSPEED)
+    if kind != "FSDP":
+        rule = "not read; allowed: FSDP, DEEPSPEED, MULTI_GPU, NO"
+        raise InputError("accelerate: distributed_type", kind, rule)
     version = settings.integer("fsdp_config.fsdp_version") or 1
     strategy = settings.text("fsdp_config.fsdp_sharding_strategy") or "FULL_SHARD"
-    reshards = settings.text("fsdp_config.fsdp_reshard_after_forward") or "true"
+    reshards = settings.text("fsdp_config.fsdp_reshard_after_forward") or ""
     offload = bool(settings.flag("fsdp_config.fsdp_offload_params"))
-    stage = FSDP_STAGES.get(reshards, 2 if reshards.lower() == "false" else 3)
-    if version == 1:
-        numbered = dict(enumerate(FSDP_STAGES, start=1))  # older files state the position
-        name = numbered.get(int(strategy), strategy) if strategy.isdigit() else strategy
-        stage = FSDP_STAGES.get(name, 3)
-    return Engine("torch-fsdp2" if version == 2 else "torch-fsdp", stage, offload)
-
-
-def _deepspeed_engine(settings: SettingsReader) -> Engine:
-    path = settings.text("deepspeed_config.deepspeed_config_file")
-    if path:
-        return deepspeed_engine(path, "accelerate: deepspeed_config_file")
-    device = settings.text("deepspeed_config.offload_optimizer_device")
-    stage = settings.integer("deepspeed_config.zero_stage", minimum=0)
-    return Engine("deepspeed", 2 if stage is None else stage, device in ("cpu", "nvme"))
+    if version != 1:
+        flag = {"true": True, "false": False}.get(reshards.lower())
+        return Engine(FSDP_STAGES.get(reshards, FULL_SHARDING), offload, reshards=flag)
+    numbered = {str(number): name for number, name in enumerate(FSDP_STAGES, start=1)}  # older files
+    return Engine(FSDP_STAGES.get(numbered.get(strategy, strategy), FULL_SHARDING), offload)

@@ -3,29 +3,29 @@
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, TypeVar, get_args
+from typing import TypeAlias, TypeVar
 
 import yaml
 
-from tools.cost.traits import framework_traits
 from tools.errors import InputError
 from tools.hardware import get_device
+from tools.physics.traits import framework_traits
 from tools.scenario import Plan, Scenario
+from tools.scenario.frameworks import framework_names
 from tools.scenario.levers import PLAN_SETTINGS, Lever, SettingValue, framework_levers, offered_levers
-from tools.scenario.spec import Framework
+from tools.scenario.recipes import with_recipe
+from tools.scenario.spec import TrainingSpec
 
 Setting: TypeAlias = "bool | int | float | str | Sequence[str] | Mapping[str, Setting] | None"
 """A value in a configuration file; a mapping is a section."""
-Settings = dict[str, Setting]
+SettingsTree = dict[str, Setting]
+K = TypeVar("K")
+V = TypeVar("V")
 
-_FRAMEWORKS: tuple[str, ...] = get_args(Framework)
 RECOMPUTE_NOT_STATED = "the plan does not state recompute, so the framework's own default applies"
 
-Name = TypeVar("Name")
-Value = TypeVar("Value")
 
-
-def first_names(table: dict[Name, Value]) -> dict[Value, Name]:
+def first_names(table: dict[K, V]) -> dict[V, K]:
     """The inverse of a table that is read by name; if several names mean the same, the first is written."""
     return {value: name for name, value in reversed(table.items())}
 
@@ -37,6 +37,8 @@ class Export:
     format: str
     file_name: str
     text: str
+    judged_by: str
+    """The release whose own code takes files of this format."""
     notes: tuple[str, ...] = ()
 
 
@@ -60,27 +62,28 @@ class ExportJob:
         return self.scenario.training.global_batch_size // (self.plan.dp * self.plan.micro_batch_size)
 
     @property
-    def num_nodes(self) -> int:
-        cluster = self.scenario.cluster
-        return -(-cluster.num_devices // cluster.devices_per_node)
-
-    @property
     def zero_stage(self) -> int:
         """The stage in effect: a group of one rank shards nothing."""
-        return self.plan.zero_stage if self.plan.dp_shard > 1 else 0
+        return self.plan.sharding_stage
+
+    @property
+    def keeps_weights(self) -> bool:
+        """FSDP that does not reshard after forward, which others call ZeRO 2."""
+        return self.zero_stage == 2 or (self.zero_stage == 3 and self.plan.reshard_after_forward is False)
 
     @property
     def replicas(self) -> int:
         """Copies of what is sharded, over all data ranks."""
-        return self.plan.dp * self.plan.cp // (self.plan.dp_shard if self.zero_stage else 1)
+        return self.plan.data_ranks // (self.plan.dp_shard if self.zero_stage else 1)
 
     def refuse(self, field: str, reason: str) -> InputError:
         """The error for a field of the plan that a format cannot express."""
         return InputError(f"plan.{field}", getattr(self.plan, field), reason)
 
-    def refuse_precision(self, format_name: str, supported: Iterable[str]) -> InputError:
-        precision = self.scenario.training.precision
-        return InputError("training.precision", precision, f"{format_name} takes {', '.join(supported)}")
+    def check_precision(self, format_name: str, supported: Iterable[str]) -> None:
+        precision, names = self.scenario.training.precision, list(supported)
+        if precision not in names:
+            raise InputError("training.precision", precision, f"{format_name} takes {', '.join(names)}")
 
 
 def chosen_levers(scenario: Scenario, framework: str) -> tuple[Lever, ...]:
@@ -89,44 +92,65 @@ def chosen_levers(scenario: Scenario, framework: str) -> tuple[Lever, ...]:
     Those that the scenario states, and those that the cost model takes for granted although the framework
     does otherwise by default; only as far as release, device and plan allow them.
     """
-    training = scenario.training.model_copy(update={"framework": framework})
-    scenario = scenario.model_copy(update={"training": training})
-    stated, assumed = stated_settings(scenario), assumed_settings(scenario)
+    t = scenario.training.model_copy(update={"framework": framework})
+    scenario = scenario.model_copy(update={"training": t})
+    stated, traits, is_moe = stated_settings(scenario), framework_traits(framework), scenario.model.is_moe
+    set_by_recipe = priced_training(scenario)
+    priced: dict[str, SettingValue] = {
+        "overlap_tensor_communication": traits.overlaps_tensor_traffic(t),
+        "overlap_gradient_communication": traits.overlaps_data_traffic(t),
+        "cuda_graph": set_by_recipe.cuda_graph or "none",
+        "fused_loss": traits.has_fused_loss(t),
+        **({"moe_dispatcher": set_by_recipe.moe_dispatcher or "alltoall"} if is_moe else {}),
+        **stated,
+    }
     return tuple(
         lever
         for lever in offered_levers(scenario)
-        if assumed.get(lever.setting) == lever.value
+        if priced.get(lever.setting) == lever.value
         and (lever.setting in stated or not lever.is_default)
         and lever.suits(scenario)
     )
 
 
+def priced_training(scenario: Scenario) -> TrainingSpec:
+    fabric = scenario.cluster.fabric or get_device(scenario.cluster.device).traits.fabric
+    return with_recipe(scenario, fabric)
+
+
 def stated_settings(scenario: Scenario) -> dict[str, SettingValue]:
     """The settings of the scenario's training that levers may change, as far as it states them."""
-    names = {lever.setting for name in _FRAMEWORKS for lever in framework_levers(name)} - {*PLAN_SETTINGS}
+    levers = [lever for name in framework_names() for lever in framework_levers(name)]
+    names = {lever.setting for lever in levers} - {*PLAN_SETTINGS}
     values = {name: getattr(scenario.training, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def assumed_settings(scenario: Scenario) -> dict[str, SettingValue]:
-    """What is priced: the settings that the scenario states, and what the cost model takes for the others."""
-    t, traits = scenario.training, framework_traits(scenario.training.framework)
-    is_moe, device = scenario.model.is_moe, get_device(scenario.cluster.device, scenario.cluster.overrides)
-    return {
-        "overlap_tensor_communication": traits.overlaps_tensor_traffic(t),
-        "overlap_gradient_communication": traits.overlaps_data_traffic(t),
-        "cuda_graph": traits.has_cuda_graph(t, device, is_moe),
-        "fused_loss": traits.has_fused_loss(t),
-        **({"moe_dispatcher": traits.dispatcher(t)} if is_moe else {}),
-        **stated_settings(scenario),
-    }
+def nested(settings: Mapping[str, Setting]) -> SettingsTree:
+    """Settings by dotted names as sections."""
+    tree: SettingsTree = {}
+    for name, value in settings.items():
+        *sections, key = name.split(".")
+        inner = tree
+        for section in sections:
+            deeper = inner.setdefault(section, {})
+            assert isinstance(deeper, dict), name
+            inner = deeper
+        inner[key] = value
+    return tree
+
+
+def section_of(tree: SettingsTree, name: str) -> SettingsTree:
+    """A section, taken out of the tree; empty if it has none."""
+    section = tree.pop(name, {})
+    return dict(section) if isinstance(section, Mapping) else {}
 
 
 def comment_lines(lines: tuple[str, ...]) -> str:
     return "".join(f"# {line}\n" if line else "#\n" for line in lines)
 
 
-def toml_text(comments: tuple[str, ...], tables: Mapping[str, Settings]) -> str:
+def toml_text(comments: tuple[str, ...], tables: Mapping[str, SettingsTree]) -> str:
     parts = [comment_lines(comments)]
     for name, table in tables.items():
         # TOML writes booleans, numbers, arrays and simple strings as JSON does.
@@ -135,9 +159,9 @@ def toml_text(comments: tuple[str, ...], tables: Mapping[str, Settings]) -> str:
     return "\n".join(parts)
 
 
-def yaml_text(comments: tuple[str, ...], settings: Settings) -> str:
+def yaml_text(comments: tuple[str, ...], settings: SettingsTree) -> str:
     return comment_lines(comments) + yaml.safe_dump(settings, sort_keys=False, default_flow_style=False)
 
 
-def json_text(settings: Settings) -> str:
+def json_text(settings: SettingsTree) -> str:
     return json.dumps(settings, indent=2, allow_nan=False) + "\n"

@@ -4,11 +4,9 @@ Names and defaults: src/maxtext/configs/base.yml, types.py and configs/models/*.
 AI-Hypercomputer/maxtext.
 """
 
-from pydantic import JsonValue
-
 from tools.errors import InputError
-from tools.frameworks.reading import JsonObject, SettingsReader
-from tools.scenario.fields import usable_count
+from tools.frameworks.importing import ModelFields
+from tools.frameworks.reading import SettingsReader
 
 MODEL_FIELDS = {
     "base_num_decoder_layers": "num_hidden_layers",
@@ -62,80 +60,80 @@ DEFAULT_HEAD_DIM = 128  # base.yml
 DEFAULT_VOCABULARY = 32_000  # base.yml
 
 
-def read_model(settings: SettingsReader) -> JsonObject:
+def read_model(settings: SettingsReader) -> ModelFields:
     """The model by Hugging Face names; only what is changed if the file names one of MaxText's model
     files."""
-    sizes: JsonObject = {name: settings.integer(setting, minimum=0) for setting, name in MODEL_FIELDS.items()}
+    sizes = {name: settings.integer(setting, minimum=0) for setting, name in MODEL_FIELDS.items()}
     block = settings.word("decoder_block") or "llama2"
-    if sizes["hidden_size"] is None or sizes["num_hidden_layers"] is None:
+    hidden, layers = sizes["hidden_size"], sizes["num_hidden_layers"]
+    if hidden is None or layers is None:
         return {name: value for name, value in sizes.items() if value is not None}
     for name, what in UNKNOWN_PARTS.items():
         if settings.has(name) and block != "deepseek4":
             raise InputError(f"maxtext: {name}", settings.text(name), f"not supported: {what}")
-    merged = MERGED_LAYERS.get(block, 1)
-    sizes["num_hidden_layers"] = usable_count(sizes["num_hidden_layers"]) * merged
+    layers = sizes["num_hidden_layers"] = layers * MERGED_LAYERS.get(block, 1)
     sizes["head_dim"] = sizes["head_dim"] or DEFAULT_HEAD_DIM
     sizes["vocab_size"] = sizes["vocab_size"] or DEFAULT_VOCABULARY
     if settings.word("attention_type") != "mla" and block != "deepseek4":
         sizes |= dict.fromkeys(LATENT_FIELDS)
-    if usable_count(sizes["num_experts"]) < 2:
+    if (sizes["num_experts"] or 0) < 2:
         sizes |= {"num_experts": 0, "num_experts_per_tok": None, "moe_intermediate_size": None}
     elif not sizes["moe_intermediate_size"]:
         sizes["moe_intermediate_size"] = sizes["intermediate_size"]
-    activations = [str(name) for name in settings.items("mlp_activations")] or ["silu", "linear"]
-    model: JsonObject = {
+    activations = settings.items("mlp_activations") or ["silu", "linear"]
+    model: ModelFields = {
         **sizes,
         "gated_mlp": len(activations) > 1,
         "tie_word_embeddings": bool(settings.flag("logits_via_embedding")),
-        **_other_layers(settings, block, usable_count(sizes["num_hidden_layers"])),
+        **_other_layers(settings, block, layers),
     }
     positions = settings.integer("trainable_position_size", minimum=-1) or 0
     if positions > 0:
-        model["other_parameters"] = positions * usable_count(sizes["hidden_size"])
+        model["other_parameters"] = positions * hidden
     return {name: value for name, value in model.items() if value is not None}
 
 
-def _other_layers(settings: SettingsReader, block: str, count: int) -> JsonObject:
+def _other_layers(settings: SettingsReader, block: str, count: int) -> ModelFields:
     """Windows, delta nets, indexers, compressed attention, and layers with shapes of their own."""
     cycle = settings.integer("inhomogeneous_layer_cycle_interval") or WINDOW_CYCLES.get(block, 1)
     if block in DELTA_NET_BLOCKS:
         delta = {name: settings.integer(setting) for setting, name in DELTA_NET_FIELDS.items()}
-        shared = settings.integer("base_moe_mlp_dim")
-        kinds: list[JsonValue] = [
-            "linear_attention" if (n + 1) % cycle else "full_attention" for n in range(count)
-        ]
-        family: JsonObject = {"model_type": DELTA_NET_BLOCKS[block], "layer_types": kinds}
-        return {**delta, **family, "shared_expert_intermediate_size": shared}
+        return {
+            **delta,
+            "model_type": DELTA_NET_BLOCKS[block],
+            "layer_types": _cycle("linear_attention", cycle, count),
+            "shared_expert_intermediate_size": settings.integer("base_moe_mlp_dim"),
+        }
+    indexer = INDEXER_FIELDS if block == "deepseek4" or settings.flag("use_indexer") else {}
+    fields: ModelFields = {name: settings.integer(setting) for setting, name in indexer.items()}
     if block == "deepseek4":
-        names = {**INDEXER_FIELDS, "o_groups": "o_groups", "o_lora_rank": "o_lora_rank"}
-        fields: JsonObject = {name: settings.integer(setting) for setting, name in names.items()}
-        fields |= {"model_type": "deepseek_v4", "compress_ratios": settings.items("compress_ratios")}
-        return {**fields, "hc_mult": settings.integer("mhc_expansion_rate")}
+        return {
+            **fields,
+            "o_groups": settings.integer("o_groups"),
+            "o_lora_rank": settings.integer("o_lora_rank"),
+            "model_type": "deepseek_v4",
+            "compress_ratios": settings.items("compress_ratios"),
+            "hc_mult": settings.integer("mhc_expansion_rate"),
+        }
     if block in ("gemma4", "gemma4_small"):
-        return _gemma4(settings, count, cycle)
-    fields = {}
-    if settings.flag("use_indexer"):
-        fields |= {name: settings.integer(setting) for setting, name in INDEXER_FIELDS.items()}
-    chunk = settings.integer("chunk_attn_window_size", minimum=0)
-    if chunk:
+        per_layer = ("hidden_size_per_layer_input", "vocab_size_per_layer_input", "num_kv_shared_layers")
+        return {
+            **{name: settings.integer(name, minimum=0) or 0 for name in per_layer},
+            "global_head_dim": settings.integer("global_head_dim", minimum=0),
+            "num_global_key_value_heads": settings.integer("global_num_kv_heads", minimum=0),
+            "attention_k_eq_v": bool(settings.flag("share_kv_projections")),
+            "use_double_wide_mlp": bool(settings.flag("use_double_wide_mlp")),
+            "enable_moe_block": (settings.integer("num_experts") or 1) > 1,
+            "model_type": "gemma4_text",
+            "layer_types": _cycle("sliding_attention", cycle, count),
+        }
+    if chunk := settings.integer("chunk_attn_window_size", minimum=0):
         return {**fields, "sliding_window": chunk, "sliding_window_every": 4 / 3}
     if cycle > 1 and settings.has("sliding_window_size"):
         fields["sliding_window_every"] = cycle / (cycle - 1)
     return fields
 
 
-def _gemma4(settings: SettingsReader, count: int, cycle: int) -> JsonObject:
-    kinds: list[JsonValue] = [
-        "sliding_attention" if (n + 1) % cycle else "full_attention" for n in range(count)
-    ]
-    per_layer = ("hidden_size_per_layer_input", "vocab_size_per_layer_input", "num_kv_shared_layers")
-    fields: JsonObject = {name: settings.integer(name, minimum=0) or 0 for name in per_layer}
-    for name, setting in (
-        ("global_head_dim", "global_head_dim"),
-        ("num_global_key_value_heads", "global_num_kv_heads"),
-    ):
-        fields[name] = settings.integer(setting, minimum=0)
-    fields["attention_k_eq_v"] = bool(settings.flag("share_kv_projections"))
-    fields["use_double_wide_mlp"] = bool(settings.flag("use_double_wide_mlp"))
-    fields["enable_moe_block"] = (settings.integer("num_experts") or 1) > 1
-    return {**fields, "model_type": "gemma4_text", "layer_types": kinds}
+def _cycle(kind: str, cycle: int, count: int) -> list[str]:
+    """Every `cycle`-th layer attends to the whole sequence."""
+    return [kind if layer % cycle else "full_attention" for layer in range(1, count + 1)]

@@ -6,22 +6,28 @@ Megatron-Bridge merges the file into a recipe's ConfigContainer and accepts know
 
 from dataclasses import replace
 
+from pydantic import JsonValue
+
 from tools.errors import InputError
-from tools.frameworks.exporting import Export, ExportJob, Settings, yaml_text
-from tools.frameworks.importing import Draft, ImportOptions
+from tools.frameworks.exporting import ExportJob, SettingsTree, yaml_text
+from tools.frameworks.format import SURE, Format, Keys, UnknownFile
+from tools.frameworks.importing import Draft, ImportOptions, missing
 from tools.frameworks.megatron import (
     FSDP_STAGES,
     FSDP_STRATEGIES,
+    SAID,
     check_replicas,
     degree_arguments,
     draft_of_arguments,
     export_notes,
     recompute_arguments,
+    setting_arguments,
 )
 from tools.frameworks.megatron_model import uneven_stages
-from tools.frameworks.python_config import VARIABLE, looks_like_python, parse_python
-from tools.frameworks.reading import JsonObject, SettingsReader, parse_yaml
+from tools.frameworks.python_config import VARIABLE, PythonConfig, is_recipe, looks_like_python, parse_python
+from tools.frameworks.reading import SettingsReader, parse_text
 from tools.frameworks.shell import substitute
+from tools.scenario.fields import JsonObject
 
 # megatron/bridge/training/mixed_precision.py; without mixed precision a model is fp32.
 MIXED_PRECISIONS = {
@@ -32,7 +38,7 @@ MIXED_PRECISIONS = {
     "mxfp8": "bf16_with_mxfp8_mixed",
     "nvfp4": "bf16_with_nvfp4_mixed",
 }
-NO_RECOMPUTE: Settings = {
+NO_RECOMPUTE: SettingsTree = {
     "recompute_granularity": None,
     "recompute_method": None,
     "recompute_num_layers": None,
@@ -40,79 +46,18 @@ NO_RECOMPUTE: Settings = {
 DDP_LEVERS = ("overlap_grad_reduce", "overlap_param_gather")
 OVERLAP_LEVERS = ("tp_comm_overlap", "overlap_moe_expert_parallel_comm")
 OVERLAP_CLASS = "megatron.bridge.training.comm_overlap.CommOverlapConfig"
-LISTS = ("recompute_modules", "cuda_graph_scope")
-
-
-def export_nemo(job: ExportJob) -> Export:
-    """Writes every field, because a recipe has defaults of its own."""
-    training, plan = job.scenario.training, job.plan
-    if training.precision not in MIXED_PRECISIONS:
-        raise job.refuse_precision("Megatron-Bridge", MIXED_PRECISIONS)
-    overrides: Settings = {
-        "model": _model(job),
-        "train": {"micro_batch_size": plan.micro_batch_size, "global_batch_size": training.global_batch_size},
-        "dataset": {"sequence_length": training.seq_len},
-        "ddp": _ddp(job),
-        "optimizer": {"use_distributed_optimizer": job.zero_stage > 0},
-        **_overlap(job),
-        **({"checkpoint": {"ckpt_format": "fsdp_dtensor"}} if job.zero_stage in FSDP_STAGES else {}),
-        "mixed_precision": MIXED_PRECISIONS[training.precision],
-    }
-    comments = (
-        f"Overrides of a Megatron-Bridge recipe for {job.scenario.cluster.num_devices} devices.",
-        "Use: process_config_with_overrides(recipe_config, config_filepath='nemo.yaml')",
-    )
-    return Export("nemo", "nemo.yaml", yaml_text(comments, overrides), export_notes(job))
-
-
-def _model(job: ExportJob) -> Settings:
-    plan = job.plan
-    recompute = {} if plan.recompute is None else NO_RECOMPUTE | recompute_arguments(plan)
-    levers = {
-        name: value
-        for name, value in job.lever_settings.items()
-        if name not in (*DDP_LEVERS, *OVERLAP_LEVERS)
-    }
-    graphs = {"use_te_rng_tracker": True} if "cuda_graph_impl" in levers else {}
-    fsdp = {"gradient_accumulation_fusion": False} if job.zero_stage in FSDP_STAGES else {}
-    # Fields of the configuration are lists where the command line takes several words.
-    lists = {name: str(value).split() for name, value in (recompute | levers).items() if name in LISTS}
-    return {
-        **degree_arguments(job),
-        "virtual_pipeline_model_parallel_size": plan.vpp if plan.vpp > 1 else None,
-        "sequence_parallel": plan.sequence_parallel,
-        **uneven_stages(job, "num_layers_in_last_pipeline_stage"),
-        "seq_length": job.scenario.training.seq_len,
-        **recompute,
-        **levers,
-        **graphs,
-        **fsdp,
-        **lists,
-    }
-
-
-def _overlap(job: ExportJob) -> Settings:
-    """With its class, as a recipe may have none."""
-    levers: Settings = {name: value for name, value in job.lever_settings.items() if name in OVERLAP_LEVERS}
-    if not levers:
-        return {}
-    section: Settings = {"_target_": OVERLAP_CLASS, "tp_comm_overlap": False, **levers}
-    return {"comm_overlap": section}
-
-
-def _ddp(job: ExportJob) -> Settings:
-    if job.zero_stage:
-        check_replicas(job)
-    settings: Settings = {
-        "use_distributed_optimizer": job.zero_stage > 0,
-        "num_distributed_optimizer_instances": job.replicas if job.zero_stage else 1,
-        "use_megatron_fsdp": job.zero_stage in FSDP_STAGES,
-    }
-    if job.zero_stage in FSDP_STAGES:
-        settings["data_parallel_sharding_strategy"] = FSDP_STRATEGIES[job.zero_stage]
-    return settings | {name: value for name, value in job.lever_settings.items() if name in DDP_LEVERS}
-
-
+OPTIMIZER_SETTINGS = (
+    "optimizer_cpu_offload", "use_precision_aware_optimizer", "exp_avg_dtype", "exp_avg_sq_dtype",
+    "main_grads_dtype",
+)  # fmt: skip
+LISTS = ("recompute_modules", "cuda_graph_scope", "offload_modules")
+BY_RECIPE_NOTE = (
+    "a mixed-precision recipe sets grad_reduce_in_fp32 and the layers in bf16 anew: in the script, state "
+    "them on get_mixed_precision_config(NAME)"
+)
+MODEL_MARKS = {
+    "tensor_model_parallel_size", "pipeline_model_parallel_size", "micro_batch_size", "context_parallel_size",
+}  # fmt: skip
 RENAMED = {
     "encoder_seq_length": "seq_length",
     "sequence_length": "seq_length",
@@ -124,84 +69,183 @@ RENAMED = {
     "fp8_hybrid": "fp8",
 }
 """NeMo's and Megatron-Bridge's names of Megatron-LM's arguments."""
-RECIPE_DEFAULTS: JsonObject = {"use_distributed_optimizer": True}
 RECIPE_NOTE = (
     "the file changes a recipe: what it does not state is taken as bf16 with a distributed optimizer and no "
-    "parallelism; --precision and --set plan.FIELD=VALUE state the recipe's own"
+    "parallelism; training.precision and plan.FIELD state the recipe's own"
 )
 GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
+HELPERS_MAY_SET = (
+    ("global_batch_size", "training.global_batch_size", "global_batch_size"),
+    ("micro_batch_size", "plan.micro_batch_size", "micro_batch_size"),
+    ("expert_model_parallel_size", "plan.ep", ""),
+)
+"""Settings, their path, and the option that states them."""
 SECTIONS = ("model", "train", "dataset", "ddp", "optimizer", "trainer", "comm_overlap")
 
 
-def import_nemo(text: str, options: ImportOptions) -> Draft:
-    if looks_like_python(text):
-        values = parse_python(text, options.variables.get(VARIABLE))
-    else:
-        values = parse_yaml(substitute(text, options.variables))
-    if "verification_index" in values or "items" in values:
-        raise InputError(
-            "FILE",
-            "a verification card",
-            "must be the configuration of a run, not a report about checkpoints",
+class Nemo(Format):
+    name = "nemo"
+    framework = "megatron-core"
+    reads = "NeMo and Megatron-Bridge YAML"
+    writes = "YAML overrides of a Megatron-Bridge recipe"
+    file_name = "nemo.yaml"
+    judged_by = "megatron-core 0.16.1"
+    has_levers = True
+    says = SAID
+    carries = ("recompute_layers", "recompute_modules")
+    is_flat = True
+
+    def settings(self, job: ExportJob, names: Keys) -> SettingsTree:
+        written = super().settings(job, names)
+        spelled = {new: old for old, new in RENAMED.items() if old in names}
+        is_first = "num_nodes" in names  # NeMo 1, where all of it is the model's
+        settings: SettingsTree = {}
+        for name, value in written.items():
+            section, _, leaf = name.rpartition(".")
+            leaf = spelled.get(leaf, leaf)
+            if not (is_first and section in ("dataset", "mixed_precision")):
+                settings[f"{'model' if is_first else section}.{leaf}"] = value
+        return settings
+
+    def certainty(self, file: UnknownFile) -> int:
+        if file.kind == "python":
+            return SURE if is_recipe(file.text) else 0
+        is_own = not MODEL_MARKS.isdisjoint(file.section("model")) or {"trainer", "exp_manager"} <= file.keys
+        return SURE if is_own else 0
+
+    def write(self, job: ExportJob) -> tuple[str, tuple[str, ...]]:
+        """Writes every field, because a recipe has defaults of its own."""
+        training, plan, is_fsdp = job.scenario.training, job.plan, job.zero_stage in FSDP_STAGES
+        job.check_precision("Megatron-Bridge", MIXED_PRECISIONS)
+        if job.zero_stage:
+            check_replicas(job)
+        levers: SettingsTree = job.lever_settings | setting_arguments(job)
+        ddp_levers = {name: levers.pop(name) for name in DDP_LEVERS if name in levers}
+        optimizer = {name: levers.pop(name) for name in OPTIMIZER_SETTINGS if name in levers}
+        for name in ("grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32"):
+            levers.pop(name, None)
+        # The optimizer's type says the gradients' too: they are reduced in what they are kept in.
+        if gradients := training.gradient_dtype or optimizer.get("main_grads_dtype"):
+            ddp_levers["grad_reduce_in_fp32"] = gradients == "fp32"
+        if training.optimizer_state == "fp32":
+            optimizer |= dict.fromkeys(("exp_avg_dtype", "exp_avg_sq_dtype"), "fp32")
+        unchecked = bool(levers.pop("no_check_for_nan_in_loss_and_grad", None))
+        if unchecked:
+            ddp_levers["check_for_nan_in_grad"] = False
+        if "cpu_offloading_num_layers" in levers:
+            levers["cpu_offloading"] = True
+        overlap_levers = {name: levers.pop(name) for name in OVERLAP_LEVERS if name in levers}
+        recompute = {} if plan.recompute is None else NO_RECOMPUTE | recompute_arguments(plan)
+        overlap: SettingsTree = {"_target_": OVERLAP_CLASS, "tp_comm_overlap": False, **overlap_levers}
+        overrides: SettingsTree = {
+            "model": {
+                **degree_arguments(job),
+                "virtual_pipeline_model_parallel_size": plan.vpp if plan.vpp > 1 else None,
+                "sequence_parallel": plan.sequence_parallel,
+                **uneven_stages(job, "num_layers_in_last_pipeline_stage"),
+                "seq_length": training.seq_len,
+                **recompute,
+                **levers,
+                **({"use_te_rng_tracker": True} if "cuda_graph_impl" in levers else {}),
+                **({"gradient_accumulation_fusion": False} if is_fsdp else {}),
+                # Fields of the configuration are lists where the command line takes several words.
+                **{name: str(value).split() for name, value in (recompute | levers).items() if name in LISTS},
+            },
+            "train": {
+                "micro_batch_size": plan.micro_batch_size,
+                "global_batch_size": training.global_batch_size,
+            },
+            "dataset": {"sequence_length": training.seq_len},
+            "ddp": {
+                "use_distributed_optimizer": job.zero_stage > 0,
+                "num_distributed_optimizer_instances": job.replicas if job.zero_stage else 1,
+                "use_megatron_fsdp": is_fsdp,
+                **({"data_parallel_sharding_strategy": FSDP_STRATEGIES[job.zero_stage]} if is_fsdp else {}),
+                **ddp_levers,
+            },
+            "optimizer": {"use_distributed_optimizer": job.zero_stage > 0, **optimizer},
+            **({"rng": {"te_rng_tracker": True}} if "cuda_graph_impl" in levers else {}),
+            **({"rerun_state_machine": {"check_for_nan_in_loss": False}} if unchecked else {}),
+            **({"comm_overlap": overlap} if overlap_levers else {}),  # with its class: a recipe may have none
+            **({"checkpoint": {"ckpt_format": "fsdp_dtensor"}} if is_fsdp else {}),
+            "mixed_precision": MIXED_PRECISIONS[training.precision],
+        }
+        comments = (
+            f"Overrides of a Megatron-Bridge recipe for {job.scenario.cluster.num_devices} devices.",
+            "Use: process_config_with_overrides(recipe_config, config_filepath='nemo.yaml')",
         )
-    if not isinstance(values.get("model"), dict):
-        raise InputError("FILE", "no model section", "not a NeMo or Megatron-Bridge configuration")
-    if "diffusion" in text.lower():
-        raise InputError("FILE", "diffusion", "not supported: a diffusion model")
-    arguments = _arguments(values)
-    name = str(arguments.pop("pretrained_name", "") or "")
-    notes: tuple[str, ...] = ()
-    if (
-        "trainer" not in values
-    ):  # Megatron-Bridge: the file changes a recipe, whose own values it does not state
-        notes = (RECIPE_NOTE,)
-        arguments = {**RECIPE_DEFAULTS, **arguments}
-        if "mixed_precision" not in values and not arguments.keys() & {"bf16", "fp16", "fp8", "fp4"}:
-            arguments["bf16"] = True
-    draft = draft_of_arguments(SettingsReader(arguments, "nemo"), options)
-    draft = replace(draft, notes=(*notes, *draft.notes))
-    # A recipe names its model, and states a few of its fields again.
-    return replace(draft, model={}, model_name=name) if name else draft
+        is_by_recipe = "grad_reduce_in_fp32" in ddp_levers or "first_last_layers_bf16" in levers
+        notes = (*export_notes(job), *((BY_RECIPE_NOTE,) if is_by_recipe else ()))
+        return yaml_text(comments, overrides), notes
+
+    def read(self, text: str, options: ImportOptions) -> Draft:
+        if looks_like_python(text):
+            recipe = parse_python(text, options.variables.get(VARIABLE), options.find_module)
+            values: JsonObject = {**recipe.sections}
+            _refuse_open(recipe, options)
+        else:
+            values = parse_text(substitute(text, options.variables), "YAML")
+        if "verification_index" in values or "items" in values:
+            rule = "must be the configuration of a run, not a report about checkpoints"
+            raise InputError("text", "a verification card", rule)
+        if not isinstance(values.get("model"), dict):
+            raise InputError("text", "no model section", "not a NeMo or Megatron-Bridge configuration")
+        if "diffusion" in text.lower():
+            raise InputError("text", "diffusion", "not supported: a diffusion model")
+        if "t5" in str(values.get("name")).lower():
+            raise InputError("nemo: name", values["name"], "not supported: an encoder-decoder model (T5)")
+        arguments = _megatron_arguments(values)
+        name = str(arguments.pop("pretrained_name", "") or "")
+        changes_recipe = "trainer" not in values  # Megatron-Bridge: a recipe's own values are not stated
+        if changes_recipe:
+            arguments.setdefault("use_distributed_optimizer", True)
+            if "mixed_precision" not in values and not arguments.keys() & {"bf16", "fp16", "fp8", "fp4"}:
+                arguments["bf16"] = True
+        draft = draft_of_arguments(SettingsReader(arguments, "nemo"), options)
+        draft = replace(draft, notes=(*([RECIPE_NOTE] if changes_recipe else []), *draft.notes))
+        # A recipe names its model, and states a few of its fields again.
+        return replace(draft, model={}, model_name=name) if name else draft
 
 
-def _arguments(values: JsonObject) -> JsonObject:
+def _refuse_open(recipe: PythonConfig, options: ImportOptions) -> None:
+    """What a function sets whose source is not at hand is not assumed."""
+    if not recipe.unread:
+        return
+    said = {name for section in recipe.sections.values() for name in section}
+    stated = {name for name, _ in options.overrides}
+    for setting, path, option in HELPERS_MAY_SET if options.is_moe({}) else HELPERS_MAY_SET[:-1]:
+        if setting not in said and path not in stated and not (option and getattr(options, option)):
+            why = f"{', '.join(recipe.unread[:3])} may set it: give the file inside its checkout, or state it"
+            raise missing(path, why)
+
+
+def _megatron_arguments(values: JsonObject) -> JsonObject:
     """The sections under Megatron's names; ${...} of OmegaConf that point elsewhere stay unread."""
-    flat: JsonObject = {}
+    flat: dict[str, JsonValue] = {}
     for name in SECTIONS:
         section = values.get(name)
         for key, value in section.items() if isinstance(section, dict) else ():
-            if (
-                key != "_target_"
-                and not isinstance(value, dict)
-                and not (isinstance(value, str) and value.startswith("${"))
-            ):
+            points_elsewhere = isinstance(value, str) and value.startswith("${")
+            if key != "_target_" and not isinstance(value, dict) and not points_elsewhere:
                 flat.setdefault(RENAMED.get(key, key), value)
     devices, nodes = flat.pop("devices", None), flat.pop("num_nodes", None)
     if isinstance(devices, int) and devices > 0:
         flat |= {"nproc_per_node": devices, "nnodes": nodes if isinstance(nodes, int) else 1}
-    fp8 = flat.pop("fp8", None)
-    flat |= _precision_arguments(
-        str(
-            flat.pop("precision", None) or flat.pop("mixed_precision", None) or values.get("mixed_precision")
-        ),
-        bool(fp8),
-    )
-    activation = flat.pop("activation", None)
-    flat["swiglu"] = activation in GATED or bool(flat.get("gated_linear_unit"))
+    # Lightning's or Megatron-Bridge's word for the precision.
+    words = (flat.pop("precision", None), flat.pop("mixed_precision", None), values.get("mixed_precision"))
+    precision, fp8 = str(next(filter(None, words), None)), flat.pop("fp8", None)
+    if "nvfp4" in precision:
+        flat |= {"bf16": True, "fp4": "e2m1"}
+    elif "fp8" in precision or fp8:
+        is_mx = "mxfp8" in precision or "fp8_mx" in precision
+        flat |= {"bf16": True, "fp8": "hybrid", **({"fp8_recipe": "mxfp8"} if is_mx else {})}
+    elif precision.startswith("bf16"):
+        flat["bf16"] = True
+    elif precision.startswith(("16", "fp16")):
+        flat["fp16"] = True
+    flat["swiglu"] = flat.pop("activation", None) in GATED or bool(flat.get("gated_linear_unit"))
     if flat.pop("share_embeddings_and_output_weights", None) is False:
         flat["untie_embeddings_and_output_weights"] = True
     if not flat.get("kv_channels"):
         flat.pop("kv_channels", None)
     return flat
-
-
-def _precision_arguments(precision: str, fp8: bool) -> JsonObject:
-    """Of Lightning's or Megatron-Bridge's word for it."""
-    if "nvfp4" in precision:
-        return {"bf16": True, "fp4": "e2m1"}
-    if "fp8" in precision or fp8:
-        recipe: JsonObject = {"fp8_recipe": "mxfp8"} if "mxfp8" in precision or "fp8_mx" in precision else {}
-        return {"bf16": True, "fp8": "hybrid", **recipe}
-    if precision.startswith("bf16"):
-        return {"bf16": True}
-    return {"fp16": True} if precision.startswith(("16", "fp16")) else {}

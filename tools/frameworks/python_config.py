@@ -5,12 +5,15 @@ another function returns (`config.training.seq_len = 4096`).
 """
 
 import ast
-from collections.abc import Iterator
+import operator
+from collections.abc import Callable
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
 from tools.errors import InputError
-from tools.frameworks.reading import JsonObject, check_length
+from tools.frameworks.reading import check_length
+from tools.scenario.fields import JsonObject
 
 SECTIONS = {
     "TrainingConfig": "training",
@@ -20,23 +23,36 @@ SECTIONS = {
     "FullAC": "activation_checkpoint",
 }
 ASSIGNED_SECTIONS = {*SECTIONS.values(), "model", "train", "dataset", "ddp", "optimizer"}
-"""Of torchtitan and of Megatron-Bridge."""
+"""Sections of torchtitan and Megatron-Bridge."""
 CONVERTERS = {
     "Float8LinearConverter": "quantize.linear.float8",
     "MXFP8LinearConverter": "quantize.linear.mx",
     "NVFP4LinearConverter": "quantize.linear.nvfp4",
 }
+MODEL_CALLS = {"model_registry": "flavor", "from_hf_pretrained": "pretrained_name"}
 MODES = {"SelectiveAC": "selective", "FullAC": "full"}
+RECOMPUTATION = "activation_checkpoint"
 VARIABLE = "CONFIG"
-"""Of --set: which function of the file."""
+"""The variable that says which function of the file."""
 Sections = dict[str, JsonObject]
+Variables = dict[str, JsonValue]
+FindModule = Callable[[str], str | None]
+"""The source of a module by its dotted name (leading dots as in Python), or of a file by its path in a
+checkout, if it is at hand."""
 MAX_CALLS = 5
 """Functions that call one another, at most."""
+MAX_MODULES = 100
+CONFIG_NAMES = ("cfg", "config")
+ARITHMETIC: dict[type, Callable[[int, int], int]] = {
+    ast.Mult: operator.mul, ast.Add: operator.add, ast.Sub: operator.sub, ast.FloorDiv: operator.floordiv,
+}  # fmt: skip
+COMPARISONS: dict[type, Callable[[object, object], bool]] = {
+    ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+}  # fmt: skip
 
 
 def looks_like_python(text: str) -> bool:
-    has_call = "ParallelismConfig(" in text or "TrainingConfig(" in text
-    has_call = has_call or is_recipe(text)
+    has_call = "ParallelismConfig(" in text or "TrainingConfig(" in text or is_recipe(text)
     return has_call and any(line.startswith(("def ", "from ", "import ")) for line in text.splitlines())
 
 
@@ -45,92 +61,282 @@ def is_recipe(text: str) -> bool:
     return "ConfigContainer" in text and "def " in text
 
 
-def parse_python(text: str, chosen: str | None) -> JsonObject:
-    """The settings of the only configuration function, or of the chosen one."""
-    check_length(text)
-    try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise InputError("FILE", text.strip()[:40], f"not Python: {str(error)[:80]}") from None
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    known = {name: function for name, function in functions.items() if _sections(function, functions, 0)}
-    if chosen is None and len(known) == 1:
-        chosen = next(iter(known))
-    if chosen not in known:
-        names = ", ".join(sorted(known)[:20]) or "none"
-        given = "nothing" if chosen is None else chosen
-        raise InputError(
-            "--set", f"{VARIABLE}={given}", f"give the function, --set {VARIABLE}=NAME, one of {names}"
-        )
-    return dict(_sections(known[chosen], functions, 0))
-
-
-def _sections(function: ast.FunctionDef, functions: dict[str, ast.FunctionDef], depth: int) -> Sections:
-    """Later statements win; a call of another function of the file begins with what that returns."""
-    found: Sections = {}
-    for node in ast.walk(function):
-        if not isinstance(node, ast.Call):
-            continue
-        name = _called(node.func)
-        if name in functions and name != function.name and depth < MAX_CALLS:
-            for section, settings in _sections(functions[name], functions, depth + 1).items():
-                found[section] = {**settings, **found.get(section, {})}
-        elif stated := _of_call(name, node):
-            section, settings = stated
-            found[section] = {**found.get(section, {}), **settings}
-    for section, name, value in _assignments(function):
-        found[section] = {**found.get(section, {}), name: value}
-    return found
-
-
-def _of_call(name: str, node: ast.Call) -> tuple[str, JsonObject] | None:
-    """The section that a call describes, and its settings."""
-    if name in CONVERTERS:
-        return "model", {"converters": [CONVERTERS[name]]}
-    if name == "model_registry" and node.args:
-        return "model", {"flavor": _constant(node.args[0])}
-    if name == "from_hf_pretrained" and node.args:
-        return "model", {"pretrained_name": _constant(node.args[0])}
-    if name not in SECTIONS:
-        return None
-    mode: JsonObject = {"mode": MODES[name]} if name in MODES else {}
-    return SECTIONS[name], {**{item.arg: _constant(item.value) for item in node.keywords if item.arg}, **mode}
-
-
-def _assignments(function: ast.FunctionDef) -> Iterator[tuple[str, str, JsonValue]]:
-    """`config.training.seq_len = 4096`."""
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
-            path = ast.unparse(node.targets[0]).split(".")
-            if len(path) == 3 and path[1] in ASSIGNED_SECTIONS:
-                yield path[1], path[2], _constant(node.value)
-            elif len(path) == 2 and path[1] == "mixed_precision":
-                yield "model", "mixed_precision", _constant(node.value)
-
-
-def _called(function: ast.expr) -> str:
-    """`TrainingConfig`, or `SelectiveAC` of `SelectiveAC.Config`."""
-    if isinstance(function, ast.Attribute) and function.attr == "Config":
-        return _called(function.value)
-    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
-
-
-def _product(node: ast.expr) -> int | None:
-    """Whole numbers multiplied: `8 * 2048`."""
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        return node.value
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult):
-        left, right = _product(node.left), _product(node.right)
-        return left * right if left is not None and right is not None and max(left, right) < 10**9 else None
+def no_module(name: str) -> str | None:
+    """Of a text by itself: nothing that it imports is at hand."""
     return None
 
 
-def _constant(node: ast.expr) -> JsonValue:
-    """A literal, or the source text of anything else."""
-    if (number := _product(node)) is not None:
-        return number
+def parse_python(text: str, chosen: str | None, find_module: FindModule = no_module) -> "PythonConfig":
+    """The settings of the only configuration function, or of the chosen one.
+
+    Functions that it calls are followed through the modules that `find_module` has the source of.
+    """
+    module = _Module(text, find_module)
+    known = {name: function for name, function in module.functions.items() if not name.startswith("_")}
+    if chosen not in known:  # a function by its name needs no reading of the others
+        known = {name: each for name, each in known.items() if _Reading(module).run(each).sections}
+    if chosen is None and len(known) == 1:
+        chosen = next(iter(known))
+    found = _Reading(module).run(known[chosen]) if chosen in known else None
+    if found is None or not found.sections:
+        names = ", ".join(sorted(known)[:20]) or "none"
+        given = "nothing" if chosen is None else chosen
+        raise InputError(
+            "variables", f"{VARIABLE}={given}", f"give the function, {VARIABLE}=NAME, one of {names}"
+        )
+    return found
+
+
+class PythonConfig(NamedTuple):
+    sections: Sections
+    unread: tuple[str, ...]
+    """Functions that make or change the configuration and whose source is not at hand."""
+
+
+class _Module:
+    """A Python text, with the functions and constants that it defines or imports."""
+
+    def __init__(
+        self, text: str, find_module: FindModule, package: str = "", known: "dict[str, _Module] | None" = None
+    ) -> None:
+        """`known`: the modules that were read on the way here, by name."""
+        check_length(text)
+        try:
+            tree = ast.parse(text)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise InputError("text", text.strip()[:40], f"not Python: {str(error)[:80]}") from None
+        self.find_module, self.known = find_module, {} if known is None else known
+        self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        self.constants: Variables = {}
+        self.imports: dict[str, tuple[str, str]] = {}
+        for node in tree.body:
+            target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+            if isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(target, ast.Name) and node.value:
+                self.constants[target.id] = _constant(node.value, self.constants)
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            name = "." * node.level + (node.module or "")
+            if node.level and package:  # relative to the module that was found, not to the first file
+                name = ".".join([*package.split(".")[: -node.level], node.module or ""])
+            for alias in node.names:
+                known_as = alias.asname or alias.name
+                self.imports[known_as] = (name, alias.name)
+                if alias.name.isupper() and (other := self._module(name)) and alias.name in other.constants:
+                    self.constants[known_as] = other.constants[alias.name]
+
+    def find(self, name: str) -> "tuple[_Module, ast.FunctionDef] | None":
+        """The function of that name, here or where it is imported from, which is read only now."""
+        if name in self.functions:
+            return self, self.functions[name]
+        module, inner = self.imports.pop(name, ("", ""))  # at most once: modules may import each other
+        other = self._module(module) if module else None
+        found = other.find(inner) if other else None
+        if module:
+            self.imports[name] = (module, inner)
+        return found
+
+    def _module(self, name: str) -> "_Module | None":
+        if name not in self.known and len(self.known) < MAX_MODULES and (source := self.find_module(name)):
+            self.known[name] = _Module("", self.find_module)  # while it is read, it is empty
+            self.known[name] = _Module(source, self.find_module, name, self.known)
+        return self.known.get(name)
+
+
+class _Reading:
+    """One function read from top to bottom: later statements win."""
+
+    def __init__(self, module: _Module, depth: int = 0, section: str = "") -> None:
+        """`section` is what the function returns, if that is not a whole configuration."""
+        self.module, self.depth, self.section = module, depth, section
+        self.found: Sections = {}
+        self.variables: Variables = dict(module.constants)
+        self.unread: list[str] = []
+        self.made: dict[str, ast.Call] = {}
+        """Sections that were made under a name of their own: `train = TrainingConfig(...)`."""
+
+    def run(self, function: ast.FunctionDef, given: Variables | None = None) -> PythonConfig:
+        arguments = function.args
+        named = [*arguments.posonlyargs, *arguments.args]
+        defaults = dict(zip([arg.arg for arg in named][::-1], arguments.defaults[::-1], strict=False))
+        defaults |= {
+            arg.arg: value
+            for arg, value in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            if value is not None
+        }
+        self.variables |= {name: _constant(value, self.variables) for name, value in defaults.items()}
+        self.variables |= given or {}
+        self._read(function.body)
+        return PythonConfig(self.found, tuple(dict.fromkeys(self.unread)))
+
+    def _read(self, statements: list[ast.stmt]) -> None:
+        for statement in statements:
+            if isinstance(statement, ast.FunctionDef | ast.ClassDef):
+                continue
+            if isinstance(statement, ast.If):
+                self._branch(statement)
+                continue
+            for inner in ("body", "orelse", "finalbody"):
+                self._read(getattr(statement, inner, []))
+            section = _replaced_section(statement)
+            if section:
+                self.found.pop(section, None)
+            for node in ast.walk(statement) if not hasattr(statement, "body") else ():
+                if isinstance(node, ast.Call):
+                    is_whole = isinstance(statement, ast.Assign | ast.Return) and statement.value is node
+                    self._call(node, is_whole, section if is_whole else "")
+            made = section or self.section
+            value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
+            if made and isinstance(value, ast.Call):
+                self._state(made, value)
+            if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+                targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
+                for target in targets:
+                    self._assign(target, statement.value)
+
+    def _branch(self, statement: ast.If) -> None:
+        """The branch that runs, if its condition is known; else neither, and what they set is not read."""
+        test = _value(statement.test, self.variables)
+        if not isinstance(test, _Unknown):
+            self._read(statement.body if test else statement.orelse)
+            return
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Assign):
+                for target in node.targets:
+                    self._assign(target, ast.Name(id="?"))
+
+    def _assign(self, target: ast.expr, value: ast.expr) -> None:
+        if isinstance(target, ast.Name):
+            self.variables[target.id] = _constant(value, self._known())
+            if isinstance(value, ast.Call):
+                self.made[target.id] = value
+        elif isinstance(target, ast.Attribute):  # `config.training.seq_len = 4096`
+            path = ast.unparse(target).split(".")
+            stated = _constant(value, self._known())
+            if len(path) == 3 and path[1] in ASSIGNED_SECTIONS:
+                self.found.setdefault(path[1], {})[path[2]] = stated
+            elif len(path) == 2 and self.section:
+                self.found.setdefault(self.section, {})[path[1]] = stated
+            elif len(path) == 2 and path[1] == "mixed_precision":
+                self.found.setdefault("model", {})["mixed_precision"] = stated
+
+    def _known(self) -> Variables:
+        """Variables, and the fields of the configuration as they are now: `cfg.train.micro_batch_size`."""
+        return self.variables | {
+            f"{name}.{section}.{key}": value
+            for name in CONFIG_NAMES
+            for section, settings in self.found.items()
+            for key, value in settings.items()
+        }
+
+    def _call(self, node: ast.Call, is_made: bool, section: str) -> None:
+        name = called(node.func)
+        if (known := self.module.find(name)) and self.depth < MAX_CALLS:
+            self._follow(node, *known, section)
+            return
+        # What makes the whole configuration, or is handed it, decides settings that are not in the file.
+        is_handed = any(isinstance(arg, ast.Name) and arg.id in CONFIG_NAMES for arg in node.args)
+        makes = (
+            is_made and isinstance(node.func, ast.Name) and (section or name.endswith(("_common", "_config")))
+        )
+        if (is_handed or makes) and isinstance(node.func, ast.Name) and not name[0].isupper():
+            self.unread.append(name)
+        if any(item.arg == RECOMPUTATION and _constant(item.value) is None for item in node.keywords):
+            self.found[RECOMPUTATION] = {"mode": "none"}
+        for item in node.keywords:  # `ConfigContainer(train=TrainingConfig(...))`
+            value = self.made.get(item.value.id) if isinstance(item.value, ast.Name) else item.value
+            if item.arg in ASSIGNED_SECTIONS and isinstance(value, ast.Call):
+                self._state(item.arg, value)
+        if name in CONVERTERS:
+            self.found.setdefault("model", {})["converters"] = [CONVERTERS[name]]
+        elif name in MODEL_CALLS and node.args:
+            model = _constant(node.args[0], self.variables)
+            self.found.setdefault("model", {})[MODEL_CALLS[name]] = model
+        elif name in SECTIONS:
+            self._state(SECTIONS[name], node)
+            self.found[SECTIONS[name]] |= {"mode": MODES[name]} if name in MODES else {}
+
+    def _state(self, section: str, node: ast.Call) -> None:
+        """What the call that makes a section states of it."""
+        known = self._known()
+        stated = {item.arg: _constant(item.value, known) for item in node.keywords if item.arg}
+        self.found[section] = {**self.found.get(section, {}), **stated}
+
+    def _follow(self, node: ast.Call, module: _Module, function: ast.FunctionDef, section: str) -> None:
+        """What another function makes is the start; one that is handed the configuration changes it."""
+        names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
+        known = self._known()
+        given = {key: _constant(arg, known) for key, arg in zip(names, node.args, strict=False)}
+        given |= {item.arg: _constant(item.value, known) for item in node.keywords if item.arg}
+        reading = _Reading(module, self.depth + 1, section)
+        is_handed = any(isinstance(arg, ast.Name) and arg.id in CONFIG_NAMES for arg in node.args) or any(
+            item.arg in CONFIG_NAMES for item in node.keywords
+        )
+        if is_handed:
+            reading.found = self.found
+        made = reading.run(function, given)
+        self.unread += made.unread
+        if not is_handed:
+            for section, settings in made.sections.items():
+                self.found[section] = {**settings, **self.found.get(section, {})}
+
+
+def _replaced_section(statement: ast.stmt) -> str:
+    """`dataset` of `config.dataset = ...`."""
+    if not isinstance(statement, ast.Assign) or not isinstance(statement.targets[0], ast.Attribute):
+        return ""
+    path = ast.unparse(statement.targets[0]).split(".")
+    return path[1] if len(path) == 2 and path[1] in ASSIGNED_SECTIONS else ""
+
+
+def called(function: ast.expr) -> str:
+    """`TrainingConfig`, or `SelectiveAC` of `SelectiveAC.Config`."""
+    if isinstance(function, ast.Attribute) and function.attr == "Config":
+        return called(function.value)
+    return function.id if isinstance(function, ast.Name) else getattr(function, "attr", "")
+
+
+class _Unknown:
+    """What only running the program would tell."""
+
+
+def _value(node: ast.expr, variables: Variables) -> "JsonValue | _Unknown":
+    """A literal, a known name, or arithmetic and choices of those."""
+    if isinstance(node, ast.Name | ast.Attribute) and (name := ast.unparse(node)) in variables:
+        return variables[name]
+    if isinstance(node, ast.IfExp):
+        test = _value(node.test, variables)
+        if isinstance(test, _Unknown):
+            return test
+        return _value(node.body if test else node.orelse, variables)
+    if isinstance(node, ast.BoolOp):
+        found: JsonValue | _Unknown = _Unknown()
+        for part in node.values:
+            found = _value(part, variables)
+            if isinstance(found, _Unknown) or bool(found) == isinstance(node.op, ast.Or):
+                return found
+        return found
+    if isinstance(node, ast.Compare) and len(node.ops) == 1:
+        left, right = _value(node.left, variables), _value(node.comparators[0], variables)
+        compare = COMPARISONS.get(type(node.ops[0]))
+        if compare is None or isinstance(left, _Unknown) or isinstance(right, _Unknown):
+            return _Unknown()
+        return compare(left, right)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        found = _value(node.operand, variables)
+        return found if isinstance(found, _Unknown) else not found
+    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+        one, other = _value(node.left, variables), _value(node.right, variables)
+        if type(one) is int and type(other) is int and abs(one) < 10**9 and 0 < abs(other) < 10**9:
+            return ARITHMETIC[type(node.op)](one, other)
+        return _Unknown()
     try:
         value = ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return ast.unparse(node)
+        return _Unknown()
     return value if isinstance(value, str | int | float | bool | list | type(None)) else str(value)
+
+
+def _constant(node: ast.expr, variables: Variables | None = None) -> JsonValue:
+    """Its value, or the source text of what is not known."""
+    value = _value(node, variables or {})
+    return ast.unparse(node) if isinstance(value, _Unknown) else value

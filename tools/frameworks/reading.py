@@ -7,88 +7,26 @@ import json
 import re
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
 import yaml
 from pydantic import JsonValue
 
 from tools.errors import InputError
-from tools.scenario.fields import shown
+from tools.scenario.fields import JsonObject, shown
 
-JsonObject = dict[str, JsonValue]
+Notation = Literal["TOML", "JSON", "YAML"]
+UnusedReason = Literal["may change the prediction", "harmless"]
 
 MAX_TEXT_CHARACTERS = 1_000_000
+MAX_DEPTH = 6
+MAX_REPEATED = 10_000
+"""Values that the aliases of a YAML file may repeat in all."""
 # YAML 1.1 reads 1:30:00 as a base-60 number; one with thousands of digits takes minutes to compute.
 _LONG_BASE_60 = re.compile(r"(?::[0-5]?[0-9]){20}")
 # A name of thousands of parts (a.b.c...) takes minutes to read.
 _MAX_DOTS_PER_LINE = 200
-
-
-class _PlainLoader(yaml.SafeLoader):
-    """Refuses aliases: a few lines of aliases to aliases expand to more than memory holds."""
-
-    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
-            raise yaml.composer.ComposerError(
-                None, None, "aliases are not read, write the value itself", mark
-            )
-        return super().compose_node(parent, index)
-
-
-def _ignored(loader: yaml.SafeLoader, suffix: str, node: yaml.Node) -> str:
-    """A tag of the tool's own (`!include FILE`): nothing outside the text is read."""
-    return f"!{suffix}"
-
-
-_PlainLoader.add_multi_constructor("!", _ignored)
-
-
-def parse_toml(text: str) -> JsonObject:
-    if any(line.count(".") > _MAX_DOTS_PER_LINE for line in text.splitlines()):
-        raise InputError("FILE", text.strip()[:40], "not a name that a setting can have")
-    return _mapping(text, "TOML", tomllib.loads)
-
-
-def parse_json(text: str) -> JsonObject:
-    return _mapping(text, "JSON", json.loads)
-
-
-def parse_yaml(text: str) -> JsonObject:
-    if match := _LONG_BASE_60.search(text):
-        raise InputError("FILE", match[0], "not a value that a setting can have")
-    return _mapping(text, "YAML", lambda plain: yaml.load(plain, _PlainLoader))
-
-
-def check_length(text: str) -> None:
-    if len(text) > MAX_TEXT_CHARACTERS:
-        raise InputError("FILE", "a longer text", f"must have at most {MAX_TEXT_CHARACTERS:,} characters")
-
-
-def _mapping(text: str, kind: str, parse: Callable[[str], object]) -> JsonObject:
-    check_length(text)
-    try:
-        value = parse(text)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise InputError("FILE", text.strip()[:40], f"not {kind}: {_first_line(error)}") from None
-    if value is None:
-        raise InputError("FILE", "no settings", "must have settings, not comments only")
-    if not isinstance(value, dict):
-        raise InputError("FILE", shown(value), f"must be {kind} with named settings")
-    return {str(key): item for key, item in value.items()}
-
-
-def _first_line(error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return "nested too deeply"
-    mark = getattr(error, "problem_mark", None)
-    place = f" at line {mark.line + 1}" if mark else ""
-    problem = getattr(error, "problem", None) or str(error)
-    return " ".join(problem.split())[:120] + place
-
-
-MAX_DEPTH = 6
-UNUSED = "not used: "
-"""Begins the note about a setting that an import leaves out."""
 _HARMLESS = re.compile(
     r"(?i)(^|[._])(log|logg?er|logging|wandb|tensorboard|comet|mlflow|trackio|neptune|swanlab|tracker|report_to|"
     r"save|saves?|load|ckpt|checkpoint(s|ing_params|er)?|resume|exp(eriment)?(_manager|s)?|"
@@ -114,11 +52,88 @@ _CHANGES = re.compile(
 )
 
 
-def is_harmless(name: str) -> bool:
-    """Whether a setting without a place in a scenario leaves speed and memory as they are."""
-    if _SURELY_HARMLESS.search(name):
-        return True
-    return _HARMLESS.search(name) is not None and _CHANGES.search(name) is None
+class _PlainLoader(yaml.SafeLoader):
+    """Refuses aliases that repeat too much, a few lines of which expand to more than memory holds, and those
+    inside of what they repeat."""
+
+    def __init__(self, stream: str) -> None:
+        super().__init__(stream)
+        self.repeated, self.closed = 0, set[int]()
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()  # type: ignore[no-untyped-call]
+        node = super().compose_node(parent, index)
+        if not isinstance(event, yaml.AliasEvent):
+            self.closed.add(id(node))
+            return node
+        self.repeated += _size(node)
+        if self.repeated > MAX_REPEATED or id(node) not in self.closed:
+            rule = "its aliases repeat too much, write the values themselves"
+            raise yaml.composer.ComposerError(None, None, rule, event.start_mark)  # type: ignore[arg-type]
+        return node
+
+
+def _size(node: yaml.Node | None) -> int:
+    """How many values an alias repeats, counted no further than any file may repeat."""
+    found, waiting = 0, [node]
+    while waiting and found <= MAX_REPEATED:
+        each, found = waiting.pop(), found + 1
+        for inner in each.value if isinstance(each, yaml.CollectionNode) else ():
+            waiting += inner if isinstance(inner, tuple) else (inner,)
+    return found
+
+
+# A tag of the tool's own (`!include FILE`): nothing outside the text is read.
+_PlainLoader.add_multi_constructor("!", lambda loader, suffix, node: f"!{suffix}")
+
+
+def check_length(text: str) -> None:
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise InputError("text", "a longer text", f"must have at most {MAX_TEXT_CHARACTERS:,} characters")
+
+
+def parse_text(text: str, notation: Notation) -> JsonObject:
+    """The named settings of a file; InputError for a text that is not in the notation or holds none."""
+    check_length(text)
+    if notation == "TOML" and any(line.count(".") > _MAX_DOTS_PER_LINE for line in text.splitlines()):
+        raise InputError("text", text.strip()[:40], "not a name that a setting can have")
+    if notation == "YAML" and (match := _LONG_BASE_60.search(text)):
+        raise InputError("text", match[0], "not a value that a setting can have")
+    parsers: dict[Notation, Callable[[str], object]] = {
+        "TOML": tomllib.loads,
+        "JSON": json.loads,
+        "YAML": lambda plain: yaml.load(plain, _PlainLoader),
+    }
+    try:
+        value = parsers[notation](text)
+    except RecursionError:
+        raise InputError("text", text.strip()[:40], f"not {notation}: nested too deeply") from None
+    except (yaml.YAMLError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" at line {mark.line + 1}" if mark else ""
+        problem = " ".join((getattr(error, "problem", None) or str(error)).split())[:120]
+        raise InputError("text", text.strip()[:40], f"not {notation}: {problem}{place}") from None
+    if value is None:
+        raise InputError("text", "no settings", "must have settings, not comments only")
+    if not isinstance(value, dict):
+        raise InputError("text", shown(value), f"must be {notation} with named settings")
+    return {str(key): item for key, item in value.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedSetting:
+    """A setting of the file that has no place in a scenario."""
+
+    path: str
+    value: str
+    reason: UnusedReason
+
+    @classmethod
+    def of(cls, path: str, value: object) -> "UnusedSetting":
+        """By its name: whether leaving it out leaves speed and memory as they are."""
+        is_known = _HARMLESS.search(path) is not None and _CHANGES.search(path) is None
+        is_harmless = is_known or _SURELY_HARMLESS.search(path) is not None
+        return cls(path, str(shown(value))[:80], "harmless" if is_harmless else "may change the prediction")
 
 
 class SettingsReader:
@@ -128,7 +143,7 @@ class SettingsReader:
     """
 
     def __init__(self, values: Mapping[str, JsonValue], source: str, *, bare_flags: bool = False) -> None:
-        self._values = dict(_flatten(values, "", MAX_DEPTH))
+        self._values = dict(flatten(values))
         self._source = source
         self._used: set[str] = set()
         # In argument text a flag has no value, and the word behind it is something else.
@@ -139,17 +154,15 @@ class SettingsReader:
         value = self._get(name)
         if value is None or (isinstance(value, str) and value.lower() in ("none", "null", "")):
             return None
-        number = _whole(value)
-        if number is None or number < minimum or number > 10**9:
+        number = _real(value)
+        if number is None or not number.is_integer() or not minimum <= number <= 10**9:
             raise self._wrong(name, value, f"allowed: an integer from {minimum} to 1,000,000,000")
-        return number
+        return int(number)
 
     def number(self, name: str) -> float | None:
         value = self._get(name)
-        if value is None:
-            return None
         number = _real(value)
-        if number is None or not 0 < number <= 1e9:
+        if value is not None and (number is None or not 0 < number <= 1e9):
             raise self._wrong(name, value, "allowed: a number above 0 and up to 1,000,000,000")
         return number
 
@@ -157,22 +170,20 @@ class SettingsReader:
         value = self._get(name)
         if value is None or isinstance(value, bool):
             return value
+        if type(value) is int and value in (0, 1):
+            return bool(value)
         if self._bare_flags or str(value).lower() in ("true", "false"):
             return str(value).lower() != "false"
         raise self._wrong(name, value, "allowed: true or false")
 
     def word(self, name: str, allowed: Collection[str] | None = None) -> str | None:
         value = self._get(name)
-        if value is None:
-            return None
-        if not isinstance(value, str) or (allowed is not None and value not in allowed):
-            choices = f"allowed: {', '.join(allowed)}" if allowed is not None else "allowed: a name"
-            raise self._wrong(name, value, choices)
-        return value
+        if value is None or (isinstance(value, str) and (allowed is None or value in allowed)):
+            return value
+        raise self._wrong(name, value, f"allowed: {', '.join(allowed) if allowed else 'a name'}")
 
     def words(self, name: str) -> list[str]:
-        value = self._get(name)
-        return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+        return [item for item in self.items(name) if isinstance(item, str)]
 
     def has(self, name: str) -> bool:
         """Whether the file states the setting at all."""
@@ -204,9 +215,10 @@ class SettingsReader:
         """Marks settings that say nothing of their own."""
         self._used.update(names)
 
-    def unused_notes(self) -> tuple[str, ...]:
-        """A note for each setting that has no place in a scenario."""
-        return tuple(f"{UNUSED}{name}" for name in sorted(self._values) if name not in self._used)
+    def unused(self) -> tuple[UnusedSetting, ...]:
+        """The settings that nobody asked for."""
+        names = sorted(self._values.keys() - self._used)
+        return tuple(UnusedSetting.of(name, self._values[name]) for name in names)
 
     def _get(self, name: str) -> JsonValue:
         self._used.add(name)
@@ -215,23 +227,21 @@ class SettingsReader:
 
     def _wrong(self, name: str, value: object, allowed: str) -> InputError:
         if isinstance(value, str) and (variable := re.search(r"\$\{?(\w+)", value)):
-            reason = f"the file leaves {name} to a variable, so give it here: --set {variable[1]}=VALUE"
-            return InputError("--set", value, reason)
+            reason = f"the file leaves {name} to a variable, so give it here: {variable[1]}=VALUE"
+            return InputError("variables", value, reason)
         return InputError(f"{self._source}: {name}", shown(value), allowed)
 
 
-def _flatten(values: Mapping[str, JsonValue], prefix: str, depth: int) -> Iterator[tuple[str, JsonValue]]:
-    for key, value in values.items():
+def flatten(
+    section: Mapping[str, JsonValue], prefix: str = "", depth: int = MAX_DEPTH
+) -> Iterator[tuple[str, JsonValue]]:
+    """Settings by dotted names."""
+    for key, value in section.items():
         name = f"{prefix}{key}"[:200]
         if isinstance(value, dict) and depth > 1:
-            yield from _flatten(value, f"{name}.", depth - 1)
+            yield from flatten(value, f"{name}.", depth - 1)
         else:
             yield name, value
-
-
-def _whole(value: object) -> int | None:
-    number = _real(value)
-    return int(number) if number is not None and number.is_integer() else None
 
 
 def _real(value: object) -> float | None:

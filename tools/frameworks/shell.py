@@ -3,12 +3,9 @@
 The text is data: nothing in it is run, and no variable is looked up outside the script and the user's own.
 """
 
+import operator
 import re
 from collections.abc import Iterator, Mapping
-
-from pydantic import JsonValue
-
-JsonObject = dict[str, JsonValue]
 
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*$")
 # Whitespace patterns end with the line and never adjoin: backtracking over blank lines would take hours.
@@ -18,6 +15,7 @@ _ASSIGNMENT = re.compile(
 )
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?[-=]([^{}$]*))?\}|(\w+))")
 _ARITHMETIC = re.compile(r"\$\(\(([^()]*)\)\)")
+_NAME = re.compile(r"[A-Za-z_]\w*")
 _NUMBER_WORK = re.compile(r"^[\d\s+*/%-]+$")
 _NOISE = re.compile(r"\\\r?\n|[\"';]")
 _ARRAY = re.compile(r"(?<=\w)\+?=\(")
@@ -25,8 +23,15 @@ _ASSIGNED = re.compile(r"\w+\+?=")
 _OPTION = re.compile(r"--([A-Za-z][\w.-]*)(?:=(.*))?$", re.DOTALL)
 _TEST = re.compile(r"^\s*(!?)\s*\[\[?\s*(.*?)\s*\]\]?\s*$")
 _COMPARED = re.compile(r"^(.*?)\s*(==|=|!=|-eq|-ne|-gt|-lt|-ge|-le)\s*(.*)$")
+_LIST = re.compile(r"^\(?\[?[\[\]01,*+\s()\d]+\)?$")
+_GROUP = re.compile(r"\[([01,\s]*)\](?:\*(\d{1,5}))?")
+MAX_LIST = 10_000
+_COMPARISONS = {
+    "-eq": operator.eq, "-ne": operator.ne, "-gt": operator.gt, "-lt": operator.lt, "-ge": operator.ge,
+    "-le": operator.le,
+}  # fmt: skip
 _MAX_ROUNDS = 8
-LIST_OPTIONS = frozenset({"recompute_modules", "cuda_graph_scope", "cuda_graph_modules"})
+LIST_OPTIONS = frozenset({"recompute_modules", "cuda_graph_scope", "cuda_graph_modules", "offload_modules"})
 """Options that take several words; of all others the words behind the first belong to something else."""
 
 
@@ -35,7 +40,7 @@ def has_options(text: str) -> bool:
     return re.search(r"(?:^|[\s\"'(=])--[A-Za-z]", _COMMENT.sub("", text)) is not None
 
 
-def parse_arguments(text: str, variables: Mapping[str, str] | None = None) -> JsonObject:
+def parse_arguments(text: str, variables: Mapping[str, str] | None = None) -> dict[str, str | bool]:
     """Options by name with underscores: the value, True for a flag; the last of a repeated option wins.
 
     `variables` are the user's own and win over the script's assignments.
@@ -43,9 +48,11 @@ def parse_arguments(text: str, variables: Mapping[str, str] | None = None) -> Js
     values = dict(variables or {})
     lines = _live_lines(_COMMENT.sub("", text).splitlines(), values, frozenset(values))
     words = _NOISE.sub(" ", _ARRAY.sub("= ", "\n".join(lines))).split()
-    options: JsonObject = {}
+    options: dict[str, str | bool] = {}
     name = None
-    for word in map(_strip_bracket, words):
+    for word in words:
+        # The bracket that ends a bash array may be attached to its last word; that of a list is its own.
+        word = word if "(" in word else word.rstrip(")")
         if option := _OPTION.match(word):
             name = option[1].replace("-", "_")
             options[name] = True if option[2] is None else option[2]
@@ -59,51 +66,40 @@ def parse_arguments(text: str, variables: Mapping[str, str] | None = None) -> Js
     return options
 
 
-def _strip_bracket(word: str) -> str:
-    """The bracket that ends a bash array may be attached to its last word; that of a list is its own."""
-    return word if "(" in word else word.rstrip(")")
-
-
 def substitute(text: str, variables: Mapping[str, str]) -> str:
     """With variables and arithmetic resolved as far as they are known."""
+
+    def value(match: re.Match[str]) -> str:
+        default = match[0] if match[2] is None else match[2].strip("\"'")
+        return variables.get(match[1] or match[3], default)
+
     for _ in range(_MAX_ROUNDS):
         before = text
-        text = _VARIABLE.sub(lambda match: _value(match, variables), text)
-        text = _ARITHMETIC.sub(_compute, text)
+        text = _VARIABLE.sub(value, text)
+        text = _ARITHMETIC.sub(lambda match: _compute(match, variables), text)
         if text == before:
             break
     return text
 
 
-def _value(match: re.Match[str], variables: Mapping[str, str]) -> str:
-    known = variables.get(match[1] or match[3])
-    if known is not None:
-        return known
-    return match[0] if match[2] is None else match[2].strip("\"'")
-
-
-def _compute(match: re.Match[str]) -> str:
+def _compute(match: re.Match[str], variables: Mapping[str, str]) -> str:
     """Whole numbers with + - * / %, from left to right by precedence; anything else stays as it is."""
-    work = match[1]
+    work = _NAME.sub(lambda name: variables.get(name[0], name[0]), match[1])  # needs no $ there
     if not _NUMBER_WORK.match(work) or len(work) > 200:
         return match[0]
     terms = re.findall(r"\d+|[+*/%-]", work)
-    if (
-        not terms
-        or not all(term.isdigit() == (i % 2 == 0) for i, term in enumerate(terms))
-        or len(terms) % 2 == 0
-    ):
+    if len(terms) % 2 == 0 or any(term.isdigit() == i % 2 for i, term in enumerate(terms)):
         return match[0]
     total, factor, sign = 0, int(terms[0]), 1
-    for operator, number in zip(terms[1::2], map(int, terms[2::2]), strict=True):
-        if operator in "+-":
-            total, factor, sign = total + sign * factor, number, 1 if operator == "+" else -1
-        elif operator == "*":
+    for step, number in zip(terms[1::2], map(int, terms[2::2]), strict=True):
+        if step in "+-":
+            total, factor, sign = total + sign * factor, number, 1 if step == "+" else -1
+        elif step == "*":
             factor *= number
         elif number == 0:
             return match[0]
         else:
-            factor = factor // number if operator == "/" else factor % number
+            factor = factor // number if step == "/" else factor % number
     return str(total + sign * factor)
 
 
@@ -159,33 +155,23 @@ def _condition(text: str, values: Mapping[str, str]) -> bool:
     match = _TEST.match(plain)
     if match is None:
         return False
-    resolved = _VARIABLE.sub("", substitute(match[2], values))
-    return _holds(resolved) != bool(match[1])
-
-
-def _holds(test: str) -> bool:
+    test = _VARIABLE.sub("", substitute(match[2], values))
     if test.startswith(("-z ", "-n ")):
-        return bool(_plain(test[3:])) == test.startswith("-n")
-    compared = _COMPARED.match(test)
-    if compared is None:
-        return bool(_plain(test)) and not test.startswith("-")
-    left, operator, right = _plain(compared[1]), compared[2], _plain(compared[3])
-    if operator in ("==", "=", "!="):
-        return (left == right) == (operator != "!=")
-    if not (left.lstrip("-").isdigit() and right.lstrip("-").isdigit()):
-        return False
-    difference = int(left) - int(right)
-    return {"-eq": difference == 0, "-ne": difference != 0, "-gt": difference > 0, "-lt": difference < 0,
-            "-ge": difference >= 0, "-le": difference <= 0}[operator]  # fmt: skip
+        holds = bool(_plain(test[3:])) == test.startswith("-n")
+    elif compared := _COMPARED.match(test):
+        left, sign, right = _plain(compared[1]), compared[2], _plain(compared[3])
+        if sign in ("==", "=", "!="):
+            holds = (left == right) == (sign != "!=")
+        else:
+            are_numbers = left.lstrip("-").isdigit() and right.lstrip("-").isdigit()
+            holds = are_numbers and _COMPARISONS[sign](int(left), int(right))
+    else:
+        holds = bool(_plain(test)) and not test.startswith("-")
+    return holds != bool(match[1])
 
 
 def _plain(text: str) -> str:
     return text.strip().strip("\"'")
-
-
-_LIST = re.compile(r"^\(?\[?[\[\]01,*+\s()\d]+\)?$")
-_GROUP = re.compile(r"\[([01,\s]*)\](?:\*(\d{1,5}))?")
-MAX_LIST = 10_000
 
 
 def parse_layer_list(text: str) -> list[int] | None:

@@ -6,25 +6,20 @@ Names: torchtitan/config/job_config.py.
 
 from collections.abc import Mapping
 
+from tools.errors import InputError
 from tools.frameworks.exporting import (
     RECOMPUTE_NOT_STATED,
-    Export,
     ExportJob,
-    Settings,
+    SettingsTree,
     first_names,
+    nested,
     toml_text,
 )
-from tools.frameworks.importing import (
-    Batch,
-    Degrees,
-    Draft,
-    ImportOptions,
-    Sharding,
-    read_levers,
-    stated_plan,
-)
-from tools.frameworks.python_config import VARIABLE, looks_like_python, parse_python
-from tools.frameworks.reading import JsonObject, SettingsReader, parse_toml
+from tools.frameworks.format import SURE, Format, Keys, UnknownFile
+from tools.frameworks.importing import Draft, ImportOptions, read_levers, stated_plan
+from tools.frameworks.python_config import VARIABLE, is_recipe, looks_like_python, parse_python
+from tools.frameworks.reading import SettingsReader, parse_text
+from tools.scenario.spec import FULL_SHARDING
 
 SCHEDULES = {
     "GPipe": "gpipe",
@@ -35,42 +30,163 @@ SCHEDULES = {
     "ZBVZeroBubble": "zero_bubble",
     "DualPipeV": "zero_bubble",
 }
+DEGREES = (
+    "tensor_parallel", "pipeline_parallel", "context_parallel", "expert_parallel", "data_parallel_replicate",
+)  # fmt: skip
 SINGLE_CHUNK_SCHEDULES = ("GPipe", "1F1B")
 V_SCHEDULE = "ZBVZeroBubble"
 """The zero-bubble schedule with exactly two chunks per stage."""
 DTYPES = {"float32": "fp32", "bfloat16": "bf16"}
 QUANTIZED_DTYPE = "bfloat16"
-CONVERTERS = {"quantize.linear.float8": "fp8", "quantize.linear.mx": "mxfp8"}
-PRECISIONS = (*DTYPES.values(), *CONVERTERS.values(), "nvfp4")  # nvfp4 by the configuration function alone
+CONVERTERS = {"float8": "fp8", "mx": "mxfp8", "nvfp4": "nvfp4"}
+FILE_CONVERTERS = ("float8", "mx")  # nvfp4 by the configuration function alone
+SAME_OPTIONS = ("compile.enable", "debug.moe_force_load_balance", "training.enable_cpu_offload")
+"""Levers that 0.3 has under the name of 0.2."""
+RESHARDING = {"always": True, "never": False}
+"""By default weights stay gathered under a pipeline only (torchtitan/distributed/fsdp.py)."""
+SEQUENCES = (
+    "training.local_batch_size", "training.global_batch_size", "training.seq_len",
+    "parallelism.pipeline_parallel_microbatch_size",
+)  # fmt: skip
+LENGTH = "training.max_context_length"
+MAIN = "commit b5bcd76, August 2026"
+TOKENS = ("training.num_tokens_per_microbatch_per_dp_rank", "training.num_tokens_per_train_step")
+PIECES = "parallelism.num_pp_microbatches"
 DEFAULT_LOCAL_BATCH_SIZE = 8
 DEFAULT_SEQ_LEN = 2048
 
 
-def export_torchtitan(job: ExportJob) -> Export:
-    _refuse_unsupported(job)
-    tables = {
-        "training": _training(job),
-        "parallelism": _parallelism(job),
-        "activation_checkpoint": _activation_checkpoint(job),
-    }
-    comments = (
-        "torchtitan 0.2 reads this file: torchrun ... -m torchtitan.train --job.config_file FILE",
-        "torchtitan 0.3 takes the same as options, behind --module NAME --config FUNCTION:",
-        *_options(job, tables),
-    )
-    for name, value in job.lever_settings.items():
-        table, _, key = name.partition(".")
-        tables[table] = {**tables.get(table, {}), key: value}
-    if converter := first_names(CONVERTERS).get(job.scenario.training.precision):
-        tables["model"] = {"converters": [converter]}
-    filled = {name: table for name, table in tables.items() if table}
-    return Export("torchtitan", "torchtitan.toml", toml_text(comments, filled), _notes(job))
+class Torchtitan(Format):
+    name = framework = "torchtitan"
+    reads = "TOML, or 0.3's Python configuration (the variable CONFIG names the function)"
+    writes = "TOML (torchtitan 0.2), the options of torchtitan 0.3 in its comments"
+    file_name = "torchtitan.toml"
+    judged_by = f"torchtitan 0.3.0; its main by the names of {MAIN}"
+    has_levers = True
+    says = ("optimizer_state", "gradient_dtype")
+    carries = ("reshard_after_forward",)
+
+    def certainty(self, file: UnknownFile) -> int:
+        if file.kind == "python":
+            return 0 if is_recipe(file.text) else SURE
+        is_own = file.has_any("parallelism", "training", "activation_checkpoint", "job")
+        return SURE if file.kind == "TOML" and is_own else 0
+
+    def write(self, job: ExportJob) -> tuple[str, tuple[str, ...]]:
+        plan, training = job.plan, job.scenario.training
+        job.check_precision("torchtitan", (*DTYPES.values(), *CONVERTERS.values()))
+        # A pipeline takes all micro-batches of a step at once; without one they are accumulated.
+        local = training.global_batch_size // plan.dp if plan.pp > 1 else plan.micro_batch_size
+        # One dtype for weights, gradients and moments.
+        states = {training.optimizer_state, training.gradient_dtype}
+        kept = training.optimizer_state
+        mode = {} if plan.recompute is None else {"mode": plan.recompute}
+        tables: dict[str, SettingsTree] = {
+            "training": {
+                "local_batch_size": local,
+                "global_batch_size": training.global_batch_size,
+                "seq_len": training.seq_len,
+                "mixed_precision_param": first_names(DTYPES).get(training.precision, QUANTIZED_DTYPE),
+                **({"dtype": first_names(DTYPES)[kept]} if len(states) == 1 and kept else {}),
+            },
+            "parallelism": _parallelism(job),
+            "activation_checkpoint": {
+                **mode,
+                **({"selective_ac_option": "op"} if plan.recompute == "selective" else {}),
+            },
+        }
+        comments = (
+            "torchtitan 0.2 reads this file: torchrun ... -m torchtitan.train --job.config_file FILE",
+            "torchtitan 0.3 takes the same as options, behind --module NAME --config FUNCTION:",
+            *_options(job, tables),
+            f"torchtitan main ({MAIN}) counts tokens. In place of the batch sizes, seq_len and",
+            "pipeline_parallel_microbatch_size it takes:",
+            *(f" main: --{name} {value}" for name, value in _in_tokens(job).items()),
+        )
+        for table, values in nested(job.lever_settings).items():
+            tables[table] = tables.get(table, {}) | (dict(values) if isinstance(values, Mapping) else {})
+        converter = first_names(CONVERTERS).get(training.precision)
+        if converter in FILE_CONVERTERS:
+            tables["model"] = {"converters": [f"quantize.linear.{converter}"]}
+        notes = [] if plan.recompute else [RECOMPUTE_NOT_STATED]
+        if converter:
+            notes.append(
+                f"torchtitan 0.3 takes {training.precision} from the configuration function (a converter of "
+                "the model), not from an option: choose one that has it"
+            )
+        if "parallelism.expert_parallel_comm_backend" in job.lever_settings:
+            notes.append("torchtitan 0.3 takes the token dispatcher from the configuration function too")
+        if len(states) == 2 and "bf16" in states:
+            notes.append("training.dtype is left out: it sets optimizer_state and gradient_dtype together")
+        if plan.tp > 1 and not plan.sequence_parallel:
+            notes.append("enable_sequence_parallel needs torchtitan 0.3; 0.2 always splits the sequence")
+        filled = {name: table for name, table in tables.items() if table}
+        return toml_text(comments, filled), tuple(notes)
+
+    def settings(self, job: ExportJob, names: Keys) -> SettingsTree:
+        """Later releases count tokens, and the pipeline's micro-batches."""
+        settings = super().settings(job, names)
+        if TOKENS[0] in names:
+            for old in SEQUENCES:
+                settings.pop(old, None)
+            settings |= _in_tokens(job)
+        return settings
+
+    def read(self, text: str, options: ImportOptions) -> Draft:
+        if not looks_like_python(text):
+            return self.read_settings(SettingsReader(parse_text(text, "TOML"), self.name), options)
+        if "torchtitan.experiments.rl" in text:
+            raise InputError("text", "torchtitan's RL", "not supported: several models in one run (RL)")
+        found = parse_python(text, options.variables.get(VARIABLE), options.find_module)
+        return self.read_settings(SettingsReader(found.sections, self.name), options)
+
+    def read_settings(self, settings: SettingsReader, options: ImportOptions) -> Draft:
+        tp, pp, cp, ep, replicas = (settings.integer(f"parallelism.{name}_degree") or 1 for name in DEGREES)
+        shard = settings.integer("parallelism.data_parallel_shard_degree", minimum=-1) or -1
+        if shard == -1:
+            why = "data_parallel_shard_degree -1 takes the devices that are left"
+            shard = options.divide_devices(tp * pp * cp * replicas, why)
+        reshards = settings.word("parallelism.fsdp_reshard_after_forward", ("default", *RESHARDING))
+        lengths = [settings.integer(f"training.{name}") for name in ("seq_len", "max_context_length")]
+        seq_len = next(filter(None, lengths), DEFAULT_SEQ_LEN)
+        micro, total = _batch(settings, seq_len, replicas * shard, pp)
+        schedule, vpp = _schedule(settings, pp, options)
+        sequence_parallel = settings.flag("parallelism.enable_sequence_parallel")
+        mode = settings.word("activation_checkpoint.mode", ("none", "selective", "full", "memory_budget"))
+        settings.word("activation_checkpoint.selective_ac_option")
+        plan = stated_plan(
+            (tp, pp, cp, replicas * shard),
+            FULL_SHARDING,
+            shard * cp,
+            ep=ep,
+            micro_batch_size=micro,
+            vpp=vpp,
+            sequence_parallel=sequence_parallel is not False,
+            recompute="selective" if mode in (None, "memory_budget") else mode,
+            schedule=schedule,
+            etp=settings.integer("parallelism.expert_tensor_parallel_degree"),
+            reshard_after_forward=RESHARDING.get(reshards or "default", False if pp > 1 else None),
+        )
+        training = read_levers(settings, "torchtitan")
+        if settings.flag("compile.enable_async_tensor_parallel"):
+            training["overlap_tensor_communication"] = True
+        if settings.flag("training.disable_cuda_graphs"):
+            training["cuda_graph"] = "none"
+        if dtype := settings.word("training.dtype", DTYPES):
+            training |= {"optimizer_state": DTYPES[dtype], "gradient_dtype": DTYPES[dtype]}
+        return Draft(
+            plan,
+            _precision(settings),
+            seq_len=seq_len,
+            global_batch_size=total,
+            training=training,
+            model_name=" ".join(filter(None, (settings.text("model.name"), settings.text("model.flavor")))),
+            unused=settings.unused(),
+        )
 
 
-def _refuse_unsupported(job: ExportJob) -> None:
-    plan = job.plan
-    if job.scenario.training.precision not in PRECISIONS:
-        raise job.refuse_precision("torchtitan", PRECISIONS)
+def _parallelism(job: ExportJob) -> SettingsTree:
+    plan, layers = job.plan, job.scenario.model.num_hidden_layers
     if plan.etp > 1 and job.scenario.model.is_moe:
         raise job.refuse("etp", "torchtitan 0.3 has no tensor parallelism inside an expert; must be 1")
     if job.zero_stage == 0 and plan.cp > 1:
@@ -79,28 +195,12 @@ def _refuse_unsupported(job: ExportJob) -> None:
     if job.zero_stage == 0 and plan.tp % plan.ep:
         reason = f"experts live in the ranks that shard: zero_stage 0 leaves tp ({plan.tp}); must divide it"
         raise job.refuse("ep", reason)
-
-
-def _training(job: ExportJob) -> Settings:
-    training, plan = job.scenario.training, job.plan
-    # A pipeline takes all micro-batches of a step at once; without one they are accumulated.
-    local = training.global_batch_size // plan.dp if plan.pp > 1 else plan.micro_batch_size
-    return {
-        "local_batch_size": local,
-        "global_batch_size": training.global_batch_size,
-        "seq_len": training.seq_len,
-        "mixed_precision_param": first_names(DTYPES).get(training.precision, QUANTIZED_DTYPE),
-    }
-
-
-def _parallelism(job: ExportJob) -> Settings:
-    plan = job.plan
     # The axis that shards is this degree times cp (torchtitan/distributed/parallel_dims.py).
     shard = plan.dp_shard // plan.cp if job.zero_stage else 1
-    settings: Settings = {
+    settings: SettingsTree = {
         "data_parallel_replicate_degree": plan.dp // shard,
         "data_parallel_shard_degree": shard,
-        "fsdp_reshard_after_forward": "always" if job.zero_stage != 2 else "never",
+        "fsdp_reshard_after_forward": "never" if job.keeps_weights else "always",
         "tensor_parallel_degree": plan.tp,
         "context_parallel_degree": plan.cp,
         "expert_parallel_degree": plan.ep,
@@ -108,205 +208,96 @@ def _parallelism(job: ExportJob) -> Settings:
     }
     if plan.tp > 1 and not plan.sequence_parallel:
         settings["enable_sequence_parallel"] = False
-    return settings | (_pipeline(job) if plan.pp > 1 else {})
-
-
-def _pipeline(job: ExportJob) -> Settings:
-    plan = job.plan
+    if plan.pp == 1:
+        return settings
     name = first_names(SCHEDULES)[plan.schedule]
     if SCHEDULES[name] == SCHEDULES[V_SCHEDULE] and plan.vpp == 2:
         name = V_SCHEDULE
     if name == "GPipe" and plan.vpp > 1:
         raise job.refuse("vpp", "torchtitan runs gpipe with one chunk per stage; must be 1")
-    return {
-        "pipeline_parallel_schedule": name,
-        "pipeline_parallel_microbatch_size": plan.micro_batch_size,
-        **_layer_split(job),
-    }
-
-
-def _layer_split(job: ExportJob) -> Settings:
-    """torchtitan takes the layers per chunk, with or without embedding and loss, and derives the chunks."""
-    plan, layers = job.plan, job.scenario.model.num_hidden_layers
+    settings["pipeline_parallel_schedule"] = name
+    settings["pipeline_parallel_microbatch_size"] = plan.micro_batch_size
+    # torchtitan takes the layers per chunk, with or without embedding and loss, and derives the chunks.
     chunks = plan.pp * plan.vpp
     for less_layers in (1, 0):
         slots = layers + 2 * less_layers
         per_chunk = -(-slots // chunks)
         if -(-slots // per_chunk) == chunks and slots // chunks >= less_layers:
             ends = ("first", "last") if less_layers == 0 else ()
-            return {
-                "pipeline_parallel_layers_per_stage": per_chunk,
-                **{f"pipeline_parallel_{end}_stage_less_layers": 0 for end in ends},
-            }
+            less = {f"pipeline_parallel_{end}_stage_less_layers": 0 for end in ends}
+            return settings | {"pipeline_parallel_layers_per_stage": per_chunk, **less}
     reason = f"torchtitan has no setting that splits {layers} layers into pp * vpp = {chunks} chunks"
     raise job.refuse("vpp", reason)
 
 
-def _activation_checkpoint(job: ExportJob) -> Settings:
-    if job.plan.recompute is None:
-        return {}
-    selective: Settings = {"selective_ac_option": "op"} if job.plan.recompute == "selective" else {}
-    return {"mode": job.plan.recompute, **selective}
+def _in_tokens(job: ExportJob) -> SettingsTree:
+    """What later releases have for the batch sizes: the tokens of one forward pass, of the step, and how many
+    passes a pipeline runs at once."""
+    plan, training = job.plan, job.scenario.training
+    values = (plan.micro_batch_size * training.seq_len, training.global_batch_size * training.seq_len)
+    settings: SettingsTree = {**dict(zip(TOKENS, values, strict=True)), LENGTH: training.seq_len}
+    return settings | ({PIECES: job.micro_batches} if plan.pp > 1 else {})
 
 
-def _options(job: ExportJob, tables: Mapping[str, Settings]) -> tuple[str, ...]:
+def _options(job: ExportJob, tables: Mapping[str, SettingsTree]) -> list[str]:
     """The settings as torchtitan 0.3 takes them; its recomputation is a subcommand and comes last."""
-    options = [
-        f"  --{table}.{_option(key, value)}"
-        for table in ("training", "parallelism")
-        for key, value in tables[table].items()
-    ]
+    options = []
+    for table in ("training", "parallelism"):
+        for key, value in tables[table].items():
+            option = f"{key} {value}"
+            if isinstance(value, bool):
+                option = key if value else key.replace("enable_", "no-enable_", 1)
+            options.append(f"  --{table}.{option}")
     # torchtitan/trainer.py of 0.3 refuses its default, CUDA graphs, with a pipeline and most expert kernels.
-    if job.plan.pp > 1 or job.plan.ep > 1 or job.scenario.training.cuda_graph is False:
+    if job.plan.pp > 1 or job.plan.ep > 1 or job.scenario.training.cuda_graph == "none":
         options.append("  --training.disable_cuda_graphs")
-    if "compile.enable" in job.lever_settings:  # async tensor parallelism, which 0.3 has moved
-        options.append("  --compile.enable --compile.enable_async_tensor_parallel")
-    mode = tables["activation_checkpoint"].get("mode")
-    return (*options, *([f"  activation_checkpoint:{mode}"] if mode else []))
+    levers = job.lever_settings
+    options += [f"  --{name}" for name in SAME_OPTIONS if name in levers]
+    if "parallelism.enable_async_tensor_parallel" in levers:  # 0.3 has moved it
+        options.append("  --compile.enable_async_tensor_parallel")
+    if job.plan.recompute:
+        options.append(f"  activation_checkpoint:{job.plan.recompute}")
+    return options
 
 
-def _option(key: str, value: object) -> str:
-    if isinstance(value, bool):
-        return key if value else key.replace("enable_", "no-enable_", 1)
-    return f"{key} {value}"
-
-
-def _notes(job: ExportJob) -> tuple[str, ...]:
-    notes = []
-    precision = job.scenario.training.precision
-    if job.plan.recompute is None:
-        notes.append(RECOMPUTE_NOT_STATED)
-    if precision not in DTYPES.values():
-        notes.append(
-            f"torchtitan 0.3 takes {precision} from the configuration function (a converter of the model), "
-            "not from an option: choose one that has it"
-        )
-    if "parallelism.expert_parallel_comm_backend" in job.lever_settings:
-        notes.append("torchtitan 0.3 takes the token dispatcher from the configuration function too")
-    if job.plan.tp > 1 and not job.plan.sequence_parallel:
-        notes.append("enable_sequence_parallel needs torchtitan 0.3; 0.2 always splits the sequence")
-    return tuple(notes)
-
-
-def import_torchtitan(text: str, options: ImportOptions) -> Draft:
-    is_python = looks_like_python(text)
-    values = parse_python(text, options.variables.get(VARIABLE)) if is_python else parse_toml(text)
-    settings = SettingsReader(values, "torchtitan")
-    degrees, shard_ranks = _degrees(settings, options)
-    batch = _batch(settings, degrees)
-    schedule, vpp = _schedule(settings, degrees.pp, options)
-    etp = settings.integer("parallelism.expert_tensor_parallel_degree")
-    sequence_parallel = settings.flag("parallelism.enable_sequence_parallel")
-    plan = stated_plan(
-        degrees,
-        _sharding(settings, shard_ranks, degrees.pp),
-        ep=_degree(settings, "expert_parallel"),
-        micro_batch_size=batch.micro_batch_size,
-        vpp=vpp,
-        sequence_parallel=True if sequence_parallel is None else sequence_parallel,
-        recompute=_recompute(settings),
-        **({"schedule": schedule} if schedule else {}),
-        **({"etp": etp} if etp else {}),
-    )
-    return Draft(
-        plan,
-        _precision(settings),
-        seq_len=_sequence_length(settings),
-        global_batch_size=batch.global_batch_size,
-        num_devices=degrees.num_devices,
-        training=_switches(settings),
-        model_name=" ".join(filter(None, (settings.text("model.name"), settings.text("model.flavor")))),
-        notes=settings.unused_notes(),
-    )
-
-
-def _switches(settings: SettingsReader) -> JsonObject:
-    fields = read_levers(settings, "torchtitan")
-    if settings.flag("training.enable_cpu_offload"):
-        fields["optimizer_offload"] = True
-    if settings.flag("compile.enable_async_tensor_parallel"):
-        fields["overlap_tensor_communication"] = True
-    if settings.flag("training.disable_cuda_graphs"):
-        fields["cuda_graph"] = False
-    return fields
-
-
-def _sequence_length(settings: SettingsReader) -> int:
-    names = ("training.seq_len", "training.max_context_length")
-    return next(filter(None, [settings.integer(name) for name in names]), DEFAULT_SEQ_LEN)
-
-
-def _degree(settings: SettingsReader, name: str) -> int:
-    return settings.integer(f"parallelism.{name}_degree") or 1
-
-
-def _degrees(settings: SettingsReader, options: ImportOptions) -> tuple[Degrees, int]:
-    """The degrees, and the ranks that share what is sharded."""
-    tp, pp = _degree(settings, "tensor_parallel"), _degree(settings, "pipeline_parallel")
-    cp, replicate = _degree(settings, "context_parallel"), _degree(settings, "data_parallel_replicate")
-    shard = settings.integer("parallelism.data_parallel_shard_degree", minimum=-1) or -1
-    if shard == -1:
-        why = "data_parallel_shard_degree -1 takes the devices that are left"
-        shard = options.divide_devices(tp * pp * cp * replicate, why)
-    return Degrees(tp, pp, cp, replicate * shard), shard * cp
-
-
-def _sharding(settings: SettingsReader, shard_ranks: int, pp: int) -> Sharding:
-    name = "parallelism.fsdp_reshard_after_forward"
-    policy = settings.word(name, ("default", "always", "never")) or "default"
-    # By default weights stay gathered under a pipeline (torchtitan/distributed/fsdp.py).
-    keeps_weights = policy == "never" or (policy == "default" and pp > 1)
-    return Sharding.over(2 if keeps_weights else 3, shard_ranks)
-
-
-def _batch(settings: SettingsReader, degrees: Degrees) -> Batch:
-    seq_len = _sequence_length(settings)
+def _batch(settings: SettingsReader, seq_len: int, dp: int, pp: int) -> tuple[int, int]:
+    """Sequences of a micro-batch and of a step."""
     local = settings.integer("training.local_batch_size") or DEFAULT_LOCAL_BATCH_SIZE
     in_pipeline = settings.integer("parallelism.pipeline_parallel_microbatch_size") or 1
     total = settings.integer("training.global_batch_size", minimum=-1)
-    # Later releases count tokens, and the pipeline's micro-batches.
-    if tokens := settings.integer("training.num_tokens_per_microbatch_per_dp_rank"):
-        local = max(tokens // seq_len, 1)
-    if pieces := settings.integer("parallelism.num_pp_microbatches"):
-        in_pipeline = max(local // pieces, 1)
-    tokens_per_step = settings.integer("training.num_tokens_per_train_step", minimum=-1) or -1
+    # Later releases count tokens of one forward pass, and how many of them a pipeline takes at once.
+    pieces = settings.integer(PIECES) or 1
+    if tokens := settings.integer(TOKENS[0]):
+        in_pipeline = max(tokens // seq_len, 1)
+        local = in_pipeline * (pieces if pp > 1 else 1)
+    tokens_per_step = settings.integer(TOKENS[1], minimum=-1) or -1
     if tokens_per_step > 0:
         total = tokens_per_step // seq_len
-    return Batch(
-        micro_batch_size=in_pipeline if degrees.pp > 1 else local,
-        global_batch_size=total if total and total > 0 else local * degrees.dp,
-    )
+    return in_pipeline if pp > 1 else local, total if total and total > 0 else local * dp
 
 
 def _schedule(settings: SettingsReader, pp: int, options: ImportOptions) -> tuple[str | None, int]:
     """The schedule, None without a pipeline, and the chunks per stage."""
     name = settings.word("parallelism.pipeline_parallel_schedule", SCHEDULES) or "1F1B"
     per_chunk = settings.integer("parallelism.pipeline_parallel_layers_per_stage")
-    first, last = (
+    less_layers = [
         settings.integer(f"parallelism.pipeline_parallel_{end}_stage_less_layers", minimum=0)
         for end in ("first", "last")
-    )
+    ]
     if pp == 1:
         return None, 1
     if name in SINGLE_CHUNK_SCHEDULES:
         return SCHEDULES[name], 1
     if per_chunk is None:
         return SCHEDULES[name], 2
-    slots = options.get_num_layers() + (1 if first is None else first) + (1 if last is None else last)
+    slots = options.get_num_layers() + sum(1 if less is None else less for less in less_layers)
     return SCHEDULES[name], max(1, -(-slots // per_chunk) // pp)
-
-
-def _recompute(settings: SettingsReader) -> str:
-    mode = settings.word("activation_checkpoint.mode", ("none", "selective", "full", "memory_budget"))
-    settings.word("activation_checkpoint.selective_ac_option")
-    return "selective" if mode in (None, "memory_budget") else mode
 
 
 def _precision(settings: SettingsReader) -> str:
     dtype = settings.word("training.mixed_precision_param", DTYPES) or "bfloat16"
     for converter in settings.words("model.converters"):
-        for name, precision in {**CONVERTERS, "quantize.linear.nvfp4": "nvfp4"}.items():
-            short = name.rpartition(".")[2]
-            if converter == short or converter.endswith(f"linear.{short}"):
+        for name, precision in CONVERTERS.items():
+            if converter == name or converter.endswith(f"linear.{name}"):
                 return precision
     return DTYPES[dtype]

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 from tools.errors import InputError
 from tools.kb.conditions import FactValues, applies
 from tools.kb.embed import Embedder, SeedVectors
-from tools.kb.entries import Entry, Hit, Kind, KnowledgeError, Match, Playbook, Status
+from tools.kb.entries import Entry, EntryKind, EntryStatus, Hit, KnowledgeError, Match, Playbook
 from tools.kb.ledger import (
     AddedCase,
     CaseStore,
@@ -70,7 +70,6 @@ class KnowledgeBase:
 
     @property
     def methods(self) -> tuple[Match, ...]:
-        """The methods that a search would use now."""
         return ("lexical", "facets") if self.limitation else ("lexical", "vector", "facets")
 
     def search(
@@ -84,16 +83,21 @@ class KnowledgeBase:
         check_text("query", query, MAX_QUERY_CHARACTERS, empty=True)
         if not 1 <= limit <= MAX_HITS:
             raise InputError("limit", limit, f"must be a whole number from 1 to {MAX_HITS}")
-        facets_wanted = read_facets(facets)
-        index = self._index(tenant)
-        similarities = self._similarities(query, index, tenant)
-        return fuse(index.entries, index.lexical.scores(query), similarities, facets_wanted, limit)
+        wanted, index = read_facets(facets), self._index(tenant)
+        near: dict[str, float] = {}
+        if query.strip():
+            self._try_vectors(lambda v: near.update(v.similarities(query, index.entries, tenant)))
+        return fuse(index.entries, index.lexical.scores(query), near, wanted, limit)
 
     def get(self, id: str, tenant: str | None = None) -> Entry:
         """The entry with this id; an InputError names the nearest ids when there is none."""
         entry = self.find(id, tenant)
         if entry is None:
-            raise InputError("id", id, _suggest(str(id), self._index(tenant).by_id))
+            from difflib import get_close_matches  # a mistake is rare: no start-up time spent on it
+
+            near = get_close_matches(str(id), self._index(tenant).by_id, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else "list them to see the ids"
+            raise InputError("id", id, f"is not an entry; {hint}")
         return entry
 
     def find(self, id: str, tenant: str | None = None) -> Entry | None:
@@ -104,7 +108,7 @@ class KnowledgeBase:
         return stored_entries([record])[0] if record else None
 
     def entries(
-        self, kind: Kind | None = None, status: Status | None = None, tenant: str | None = None
+        self, kind: EntryKind | None = None, status: EntryStatus | None = None, tenant: str | None = None
     ) -> list[Entry]:
         """All that this tenant sees, filtered by kind or status: the seed first, then cases by age."""
         return [
@@ -113,7 +117,7 @@ class KnowledgeBase:
             if kind in (None, entry.kind) and status in (None, entry.status)
         ]
 
-    def add(self, case: Mapping[str, JsonValue], *, by: str, tenant: str | None = None) -> Entry:
+    def add(self, case: object, *, by: str, tenant: str | None = None) -> Entry:
         """Stores a case. Idempotent; another case under the same id is an InputError."""
         store, record = self._get_store(), case_record(case, by, tenant, self._clock())
         added = record.body.case
@@ -128,7 +132,7 @@ class KnowledgeBase:
     def mark(
         self,
         id: str,
-        status: Status,
+        status: EntryStatus,
         *,
         by: str,
         reason: str,
@@ -151,20 +155,19 @@ class KnowledgeBase:
 
         Takes up to a minute after a change of embedder or seed; a search computes only a few by itself.
         """
-        if self.vectors is None:
-            return 0
-        missing = self.vectors.missing(self._all_entries())
+        missing = self.vectors.missing(self._all_entries()) if self.vectors else []
         if missing:
             on_start(len(missing))
-        made = self.vectors.add(missing)
-        self.limitation, self._paused_until = None, None
-        return made
+        return self._compute(lambda vectors: vectors.add(missing))
 
     def reindex(self) -> int:
         """Recomputes all vectors of all tenants and returns how many; 0 without an embedder."""
+        return self._compute(lambda vectors: vectors.rebuild(self._all_entries()))
+
+    def _compute(self, work: "Callable[[VectorIndex | SeedVectors], int]") -> int:
         if self.vectors is None:
             return 0
-        made = self.vectors.rebuild(self._all_entries())
+        made = work(self.vectors)
         self.limitation, self._paused_until = None, None
         return made
 
@@ -172,7 +175,6 @@ class KnowledgeBase:
         return [*self._seed.entries, *stored_entries(self._store.read(None) if self._store else [])]
 
     def close(self) -> None:
-        """Closes the store."""
         if self._store:
             self._store.close()
 
@@ -185,35 +187,21 @@ class KnowledgeBase:
         check_tenant(tenant)
         size = self._store.size() if self._store else 0
         index = self._indexes.get(tenant)
-        if index is None or index.store_size != size:
-            grown = self._grown(index, tenant, size) if index else None
-            index = grown or self._read_index(tenant, size)
-            if len(self._indexes) >= _MAX_INDEXES:
-                self._indexes.clear()
-            self._indexes[tenant] = index
+        if index is not None and index.store_size == size:
+            return index
+        new = self._store.read([tenant], skip=index.records_read) if self._store and index else []
+        only_grew = not self._shares and all(isinstance(record.body, AddedCase) for record in new)
+        if index is not None and self._store and only_grew:
+            entries = {**index.by_id, **{entry.id: entry for entry in stored_entries(new)}}
+            index = TenantIndex(list(entries.values()), size, index.records_read + len(new), index)
+        else:
+            records = self._store.read(None if self._shares else [tenant]) if self._store else []
+            seen = visible_entries(self._seed.entries, records, tenant)
+            index = TenantIndex(seen, size, len(records))
+        if len(self._indexes) >= _MAX_INDEXES:
+            self._indexes.clear()
+        self._indexes[tenant] = index
         return index
-
-    def _grown(self, index: TenantIndex, tenant: str | None, size: int) -> TenantIndex | None:
-        """With what was added since; None if that changes what was there."""
-        if self._store is None or self._shares:
-            return None
-        new = self._store.read([tenant], skip=index.records_read)
-        if not all(isinstance(record.body, AddedCase) for record in new):
-            return None
-        entries = {**index.by_id, **{entry.id: entry for entry in stored_entries(new)}}
-        return TenantIndex(list(entries.values()), size, index.records_read + len(new), index)
-
-    def _read_index(self, tenant: str | None, size: int) -> TenantIndex:
-        records = self._store.read(None if self._shares else [tenant]) if self._store else []
-        return TenantIndex(visible_entries(self._seed.entries, records, tenant), size, len(records))
-
-    def _similarities(self, query: str, index: TenantIndex, tenant: str | None) -> dict[str, float]:
-        similarities: dict[str, float] = {}
-        if query.strip():
-            self._try_vectors(
-                lambda vectors: similarities.update(vectors.similarities(query, index.entries, tenant))
-            )
-        return similarities
 
     def _try_vectors(self, use: "Callable[[VectorIndex | SeedVectors], object]") -> None:
         """Vectors are optional: if they fail, the search goes on without and `limitation` says why."""
@@ -226,17 +214,6 @@ class KnowledgeBase:
             self._paused_until = self._clock() + _PAUSE
         else:
             self.limitation, self._paused_until = None, None
-
-
-def _suggest(id: str, known: Mapping[str, Entry]) -> str:
-    from difflib import get_close_matches  # a mistake is rare: no start-up time spent on it
-
-    near = get_close_matches(id, known, n=3)
-    return (
-        f"is not an entry; did you mean {' or '.join(near)}?"
-        if near
-        else "is not an entry; list them to see the ids"
-    )
 
 
 def matching(facts: FactValues, playbooks: Iterable[Entry]) -> list[Entry]:

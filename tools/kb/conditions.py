@@ -10,9 +10,8 @@ from typing import Annotated, Self, TypeGuard
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
-from tools.cost.terms import STEP_TERMS
-from tools.scenario.fields import FromList
-from tools.scenario.model import Record
+from tools.physics.terms import STEP_TERMS
+from tools.scenario.fields import FromList, StrictModel
 from tools.scenario.spec import Plan
 
 PLAN_COUNTS = tuple(name for name, field in Plan.model_fields.items() if field.annotation is int)
@@ -53,13 +52,15 @@ def _is_absent(value: object) -> bool:
     return value is None
 
 
-class Condition(Record):
-    """One comparison with a fact, or a range: `{fact = "tp", above = 8}`."""
+class Condition(StrictModel):
+    """One comparison with a fact, or a range: `{fact = "tp", above = 8}`.
+
+    Operators that are absent are not written either, so that what is written can be read back.
+    """
 
     model_config = ConfigDict(serialize_by_alias=True)
 
     fact: str
-    # Operators that are absent are not written either, so that what is written can be read back.
     is_: Scalar | None = Field(None, alias="is", exclude_if=_is_absent)
     one_of: Annotated[tuple[Scalar, ...], FromList, Field(min_length=1)] | None = Field(
         None, exclude_if=_is_absent
@@ -99,14 +100,11 @@ def _check_fact(condition: Condition) -> Condition:
         raise PydanticCustomError("entry", "{reason}", {"reason": reason, "path": ".fact", "given": fact})
     if fact not in NUMBERS and condition.model_fields_set & _ORDER.keys():
         raise ValueError(f"{fact} is not a number: use is or one_of")
-    values = condition.one_of or (() if condition.is_ is None else (condition.is_,))
-    for value in values:
-        if fact in FLAGS and not isinstance(value, bool):
-            raise ValueError(f"{fact} is true or false")
-        if fact in NUMBERS and not _is_number(value):
-            raise ValueError(f"{fact} is a number")
-        if fact in TEXTS and not isinstance(value, str):
-            raise ValueError(f"{fact} is a text")
+    for value in condition.one_of or (() if condition.is_ is None else (condition.is_,)):
+        is_right = isinstance(value, str) if fact in TEXTS else isinstance(value, bool)
+        if not (_is_number(value) if fact in NUMBERS else is_right):
+            kind = "a number" if fact in NUMBERS else "a text" if fact in TEXTS else "true or false"
+            raise ValueError(f"{fact} is {kind}")
     return condition
 
 

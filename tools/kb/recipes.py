@@ -12,12 +12,11 @@ from functools import cache
 from typing import NamedTuple
 
 import kb_seed
-from tools.cost.sizes import count_parameters
 from tools.errors import DataError
 from tools.hardware import get_device
 from tools.kb.entries import Source
-from tools.scenario import Plan, Scenario, StatedPlan
-from tools.scenario.frameworks import resolve_defaults
+from tools.physics.sizes import count_parameters
+from tools.scenario import Plan, Scenario, StatedPlan, resolve_defaults
 from tools.scenario.spec import Precision, Recompute
 
 SAME_SIZE = 0.04
@@ -86,7 +85,7 @@ class Recipe:
         return f"{self.publisher}'s recipe for {self.model.name} on {self.num_devices} {self.device} ({kind})"
 
     @property
-    def says(self) -> str:
+    def summary(self) -> str:
         """The plan in short, and the figure."""
         names = ("tp", "pp", "vpp", "cp", "ep", "dp")
         degrees = [f"{name} {getattr(self, name)}" for name in names if getattr(self, name) > 1]
@@ -112,51 +111,47 @@ class RecipeMatch(NamedTuple):
 def load_recipes() -> tuple[Recipe, ...]:
     """All recipes that come with ASAP, in the order of the file."""
     file = kb_seed.folder("recipes").joinpath("published.toml")
+    recipes = []
     try:
         data = tomllib.loads(file.read_text(encoding="utf-8"))
         models = {name: RecipeModel(name, **sizes) for name, sizes in data["models"].items()}
-        return tuple(
-            _recipe(dict(zip(data["columns"], row, strict=True)), source, models)
-            for source in data["sources"]
-            for row in source["rows"]
-        )
+        for source in data["sources"]:
+            where = Source(title=source["title"], where=source["where"])
+            shared = {"publisher": source["publisher"], "framework": source["framework"], "source": where}
+            for row in source["rows"]:
+                fields = dict(zip(data["columns"], row, strict=True))
+                fields |= {"model": models[fields["model"]], "recompute": fields["recompute"] or None}
+                recipes.append(Recipe(**shared, **fields))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"kb_seed/recipes/published.toml: {error}") from error
-
-
-def _recipe(row: dict[str, object], source: dict[str, str], models: dict[str, RecipeModel]) -> Recipe:
-    model, recompute = models[str(row.pop("model"))], row.pop("recompute") or None
-    where = Source(title=source["title"], where=source["where"])
-    fields = {"publisher": source["publisher"], "framework": source["framework"], "source": where}
-    return Recipe(model=model, recompute=recompute, **fields, **row)  # type: ignore[arg-type]
+    return tuple(recipes)
 
 
 def nearest_recipes(
     scenario: Scenario, limit: int = 3, recipes: Sequence[Recipe] | None = None
 ) -> list[RecipeMatch]:
     """The recipes for workloads most like this one, nearest first; of those that come with ASAP."""
-    total = count_parameters(scenario.model)
+    count = count_parameters(scenario.model)
     known = load_recipes() if recipes is None else recipes
-    matches = [_match(recipe, scenario, total.total / 1e9, total.active / 1e9) for recipe in known]
-    near = [match for match in matches if match is not None]
-    return sorted(near, key=lambda match: match.distance)[:limit]
+    matches = [_match(recipe, scenario, count.total / 1e9, count.active / 1e9) for recipe in known]
+    return sorted((match for match in matches if match), key=lambda match: match.distance)[:limit]
 
 
 def _match(recipe: Recipe, scenario: Scenario, total: float, active: float) -> RecipeMatch | None:
-    model, cluster, training = recipe.model, scenario.cluster, scenario.training
-    sizes = abs(math.log2(model.parameters / total)) + abs(math.log2(model.active / active))
-    if bool(model.num_experts) != scenario.model.is_moe or sizes > 2 * math.log2(FAR):
+    """None if the models have nothing to say to each other; their parameters in billions."""
+    theirs, own = recipe.model, scenario.model
+    sizes = abs(math.log2(theirs.parameters / total)) + abs(math.log2(theirs.active / active))
+    if bool(theirs.num_experts) != own.is_moe or sizes > 2 * math.log2(FAR):
         return None
-    is_same_model = (model.hidden_size, model.num_experts) == (
-        scenario.model.hidden_size,
-        scenario.model.num_experts,
-    ) and abs(model.parameters / total - 1) < SAME_SIZE
-    own, theirs = get_device(cluster.device), get_device(recipe.device)
-    device = 0.0 if own.name == theirs.name else 1.0 if own.generation == theirs.generation else 3.0
+    is_same_shape = (theirs.hidden_size, theirs.num_experts) == (own.hidden_size, own.num_experts)
+    is_same_model = is_same_shape and abs(theirs.parameters / total - 1) < SAME_SIZE
+    cluster, training = scenario.cluster, scenario.training
+    ours, other = get_device(cluster.device), get_device(recipe.device)
+    device = 0.0 if ours.name == other.name else 1.0 if ours.generation == other.generation else 3.0
     distance = (
         (0.0 if is_same_model else 2.0 + sizes)
         + device
-        + (0.0 if own.vendor == theirs.vendor else 2.0)
+        + (0.0 if ours.vendor == other.vendor else 2.0)
         + abs(math.log2(recipe.num_devices / cluster.num_devices))
         + 0.5 * abs(math.log2(recipe.seq_len / training.seq_len))
         + (0.0 if recipe.framework == training.framework else 1.0)

@@ -14,10 +14,11 @@ from itertools import pairwise
 from typing import TypeVar
 
 from tools.errors import InputError
-from tools.hardware.catalogue import VENDORS, find_vendor
+from tools.hardware.catalogue import find_vendor
+from tools.hardware.device import VENDORS
 from tools.kb.entries import ARCHITECTURES, BOTTLENECKS, Entry, Facets, Hit, Match, scale_of
 from tools.kb.ledger import without_old_advice
-from tools.scenario.spec import FRAMEWORK_ALIASES
+from tools.scenario.frameworks import framework_name
 
 _WORD = re.compile(r"[a-z0-9]+(?:[-_./][a-z0-9]+)*")
 _JOINT = re.compile(r"[-_./]")
@@ -26,13 +27,14 @@ _CAMEL = re.compile(r"[A-Z](?<=[a-z].)(?=[a-z])")
 # Names that would fall apart into words which say nothing and are dropped.
 _SPACED = ("all reduce", "all gather", "all to all", "out of memory", "mixture of experts")
 _SAME = {"outofmemory": "oom", "mixtureofexperts": "moe"}
-_STOP = """
+_STOP_WORDS = """
 a about after all also an and any are as at be been before but by can do does each every few for
 from has have how if in into is it its less like many may more most much no not of off on one
 only or other our out over per set so some such than that the their them then there these they
 this those to too under up us use used using very was we were what when where which while who
 why will with would you your
 """
+_STOP = frozenset(_STOP_WORDS.split())
 _SHORT_FORMS = {
     "tensor parallel": "tp", "pipeline parallel": "pp", "context parallel": "cp", "expert parallel": "ep",
     "data parallel": "dp", "sequence parallel": "sp", "virtual pipeline": "vpp",
@@ -44,6 +46,18 @@ _SHORT_FORMS = {
 _ENDING = re.compile("(?:i[zs]ations?|i[zs]ing|i[zs]e[ds]?|ations?|ings?|isms?|ies|es|ed|e|(?<!s)s|y)$")
 _MIN_STEM = 4
 _DOUBLED = tuple(letter * 2 for letter in "bdgmnprt")
+SATURATION = 1.2
+"""k1: how soon repeating a term stops counting."""
+LENGTH_PENALTY = 0.75
+"""b: how much longer texts are held against."""
+TITLE_WEIGHT = 2
+"""How many occurrences in the text one in the title is worth."""
+FACETS = ("device", "architecture", "scale", "bottleneck", "topic", "framework", "vendor")
+_ALLOWED = {"architecture": ARCHITECTURES, "bottleneck": BOTTLENECKS, "vendor": VENDORS}
+# Weight of each signal; words and meaning count 1 each.
+FACETS_WEIGHT = 0.2
+STATUS_BONUS = {"confirmed": 0.1, "hypothesis": 0.0, "refuted": 0.0}
+Key = TypeVar("Key")
 
 
 def tokenize(text: str) -> list[str]:
@@ -69,7 +83,7 @@ def _terms_of(word: str) -> tuple[str, ...]:
 
 
 def _is_significant(word: str) -> bool:
-    return len(word) > 1 and word not in _stop_words()
+    return len(word) > 1 and word not in _STOP
 
 
 def _stem(word: str) -> str:
@@ -82,22 +96,9 @@ def _stem(word: str) -> str:
 
 
 @cache
-def _stop_words() -> frozenset[str]:
-    return frozenset(_STOP.split())
-
-
-@cache
 def _short_forms() -> dict[tuple[str, str], str]:
     spelt = ((names.split(), short) for names, short in _SHORT_FORMS.items())
     return {(_stem(first), _stem(second)): _stem(short) for (first, second), short in spelt}
-
-
-SATURATION = 1.2
-"""k1: how soon repeating a term stops counting."""
-LENGTH_PENALTY = 0.75
-"""b: how much longer texts are held against."""
-TITLE_WEIGHT = 2
-"""How many occurrences in the text one in the title is worth."""
 
 
 class LexicalIndex:
@@ -106,7 +107,9 @@ class LexicalIndex:
     def __init__(self, documents: Iterable[tuple[str, str]], earlier: "LexicalIndex | None" = None) -> None:
         listed, known = list(documents), earlier._by_document if earlier else {}
         self._by_document: dict[tuple[str, str], Counter[str]] = {
-            document: known.get(document) or _count(*document) for document in listed
+            document: known.get(document)
+            or Counter(tokenize(document[0]) * TITLE_WEIGHT + tokenize(document[1]))
+            for document in listed
         }
         self._counts = [self._by_document[document] for document in listed]
         lengths = [counts.total() for counts in self._counts]
@@ -129,13 +132,6 @@ class LexicalIndex:
             for place, frequency in found:
                 totals[place] += weight * frequency / (frequency + self._norms[place])
         return totals
-
-
-def _count(title: str, text: str) -> Counter[str]:
-    counts = Counter(tokenize(text))
-    for term in tokenize(title):
-        counts[term] += TITLE_WEIGHT
-    return counts
 
 
 class TenantIndex:
@@ -167,22 +163,26 @@ class TenantIndex:
         return index
 
 
-FACETS = ("device", "architecture", "scale", "bottleneck", "topic", "framework", "vendor")
-_ALLOWED = {"architecture": ARCHITECTURES, "bottleneck": BOTTLENECKS, "vendor": VENDORS}
-
-
 def read_facets(stated: Mapping[str, str | int | Sequence[str]] | None) -> Facets:
     """The facets of a query, checked; `num_devices` may be stated instead of a scale."""
     facets: dict[str, tuple[str, ...]] = {}
     for name, value in (stated or {}).items():
+        path = f"facets.{name}"
+        values = (value,) if isinstance(value, str) else value
         if name == "num_devices":
-            facets["scale"] = (_scale(value),)
-        elif name in FACETS:
-            values = _values(name, value)
-            is_framework = name == "framework"
-            facets[name] = tuple(FRAMEWORK_ALIASES.get(v, v) for v in values) if is_framework else values
-        else:
-            raise InputError(f"facets.{name}", value, f"must be one of {', '.join((*FACETS, 'num_devices'))}")
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise InputError(path, value, "must be a whole number of at least 1")
+            facets["scale"] = (scale_of(value),)
+            continue
+        if name not in FACETS:
+            raise InputError(path, value, f"must be one of {', '.join((*FACETS, 'num_devices'))}")
+        if not isinstance(values, Sequence) or not all(isinstance(item, str) for item in values):
+            raise InputError(path, value, "must be a text or a list of texts")
+        allowed = _ALLOWED.get(name)
+        for item in values:
+            if allowed and item not in allowed:
+                raise InputError(path, item, f"must be one of {', '.join(allowed)}")
+        facets[name] = tuple(map(framework_name, values)) if name == "framework" else tuple(values)
     if "device" in facets and "vendor" not in facets:
         vendors = [vendor for device in facets["device"] if (vendor := find_vendor(device))]
         facets |= {"vendor": tuple(vendors)} if vendors else {}
@@ -196,29 +196,6 @@ def agreement(wanted: Facets, entry: Facets) -> float:
     """
     judged = [bool(set(values) & set(entry[name])) for name, values in wanted.items() if name in entry]
     return sum(1 if agrees else -1 for agrees in judged) / len(judged) if judged else 0.0
-
-
-def _scale(value: object) -> str:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InputError("facets.num_devices", value, "must be a whole number of at least 1")
-    return scale_of(value)
-
-
-def _values(name: str, value: object) -> tuple[str, ...]:
-    values = (value,) if isinstance(value, str) else value
-    if not isinstance(values, Sequence) or not all(isinstance(item, str) for item in values):
-        raise InputError(f"facets.{name}", value, "must be a text or a list of texts")
-    allowed = _ALLOWED.get(name)
-    for item in values:
-        if allowed and item not in allowed:
-            raise InputError(f"facets.{name}", item, f"must be one of {', '.join(allowed)}")
-    return tuple(values)
-
-
-Key = TypeVar("Key")
-# Weight of each signal; words and meaning count 1 each.
-FACETS_WEIGHT = 0.2
-STATUS_BONUS = {"confirmed": 0.1, "hypothesis": 0.0, "refuted": 0.0}
 
 
 def fuse(
@@ -235,19 +212,18 @@ def fuse(
     words, meaning = _to_unit(dict(enumerate(lexical))), _to_unit(vector)
     hits = []
     for position, entry in enumerate(entries):
-        word, sense = words.get(position, 0.0), meaning.get(entry.key, 0.0)
         agreed = agreement(wanted, entry.facets)
-        is_match = position in words or entry.key in meaning
-        if is_match or (agreed > 0 and not words and not meaning):
-            score = word + sense + FACETS_WEIGHT * agreed
-            matched = _list_methods(lexical=position in words, vector=entry.key in meaning, facets=agreed > 0)
+        found: dict[Match, bool] = {
+            "lexical": position in words,
+            "vector": entry.key in meaning,
+            "facets": agreed > 0,
+        }
+        if found["lexical"] or found["vector"] or (agreed > 0 and not words and not meaning):
+            score = words.get(position, 0.0) + meaning.get(entry.key, 0.0) + FACETS_WEIGHT * agreed
+            matched = tuple(method for method, is_match in found.items() if is_match)
             hits.append(Hit(entry, score + STATUS_BONUS[entry.status], matched))
     hits.sort(key=lambda hit: (-hit.score, hit.entry.id))
     return hits[:limit]
-
-
-def _list_methods(**methods: bool) -> tuple[Match, ...]:
-    return tuple(name for name, matches in methods.items() if matches)  # type: ignore[misc]
 
 
 def _to_unit(scores: Mapping[Key, float]) -> dict[Key, float]:

@@ -4,7 +4,7 @@ In a file of its own because it imports chromadb. One vector collection per embe
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
@@ -16,7 +16,7 @@ import httpx
 from chromadb.api import ClientAPI
 from chromadb.api.client import Client
 from chromadb.api.models.Collection import Collection
-from chromadb.api.types import Where
+from chromadb.api.types import Metadata, Where
 from chromadb.config import Settings
 from chromadb.errors import ChromaError, NotFoundError
 
@@ -25,12 +25,16 @@ from tools.kb.entries import SHARED, Entry, KnowledgeError
 from tools.kb.ledger import AddedCase, AnyRecord, LedgerRecord, Mark
 
 LEDGER = "asap-cases"
+PREFIX = "asap-vectors-"
+SEED = "/seed"
+"""In place of a tenant: vectors that every tenant searches."""
+_BATCH = 64
+FoundT = TypeVar("FoundT")
 _TIMEOUT_S = 30.0
 _DEFAULT = ""
 _NO_VECTOR: list[Sequence[float] | Sequence[int]] = [[1.0]]
 _OPENING = Lock()
-"""Chroma's dictionary of clients is not thread-safe: a worker and a page that opened the same folder at the
-same time broke each other."""
+"""Chroma's dictionary of clients is not thread-safe: two that opened one folder at once broke."""
 
 
 @contextmanager
@@ -51,7 +55,6 @@ def open_folder_client(folder: Path) -> ClientAPI:
 
 
 def open_server_client(host: str, port: int, *, ssl: bool = False) -> ClientAPI:
-    """The Chroma server at this address."""
     with chroma_errors(f"reach the Chroma server at {host}:{port}"):
         # Chroma's client has no timeout, not even in its constructor: check first that the server answers.
         alive = f"{'https' if ssl else 'http'}://{host}:{port}/api/v2/heartbeat"
@@ -76,15 +79,9 @@ def _settings() -> Settings:
     return Settings(_env_file=None, anonymized_telemetry=False)
 
 
-def tenant_field(tenant: str | None) -> str:
-    """A tenant in metadata: Chroma cannot filter by an absent value."""
-    return _DEFAULT if tenant is None else tenant
-
-
 def belonging_to(tenants: Iterable[str | None]) -> Where:
-    """The filter for what belongs to one of these tenants."""
-    names: list[Any] = [tenant_field(tenant) for tenant in tenants]
-    return cast(Where, {"tenant": {"$in": names}})
+    """The filter for what belongs to one of these tenants; Chroma cannot filter by an absent value."""
+    return cast(Where, {"tenant": {"$in": [tenant or _DEFAULT for tenant in tenants]}})
 
 
 class ChromaStore:
@@ -112,8 +109,8 @@ class ChromaStore:
     def append(self, record: AnyRecord) -> AnyRecord:
         metadata = {
             "kind": record.kind,
-            "tenant": tenant_field(record.tenant),
-            "body": json.dumps(record.body.as_json(), allow_nan=False),
+            "tenant": record.tenant or _DEFAULT,
+            "body": record.body.model_dump_json(by_alias=True, exclude_unset=True),
         }
         with chroma_errors(f"store {record.key}"):
             # Chroma's add leaves a record that has the id already.
@@ -135,20 +132,13 @@ class ChromaStore:
             session.close()
 
 
-def _record(key: str, metadata: Mapping[str, object]) -> AnyRecord:
+def _record(key: str, metadata: Metadata) -> AnyRecord:
     try:
         model = AddedCase if metadata["kind"] == "case" else Mark
         body = model.model_validate(json.loads(str(metadata["body"])))
         return LedgerRecord(key, str(metadata["tenant"]) or None, body)
     except (KeyError, ValueError) as error:
         raise KnowledgeError(f"the stored record {key} cannot be read: {error}") from error
-
-
-PREFIX = "asap-vectors-"
-SEED = "/seed"
-"""In place of a tenant: vectors that every tenant searches."""
-_BATCH = 64
-Result = TypeVar("Result")
 
 
 class VectorIndex:
@@ -182,7 +172,7 @@ class VectorIndex:
         self._forget()
         return self.add(entries)
 
-    def _with_collection(self, doing: str, work: Callable[[], Result]) -> Result:
+    def _with_collection(self, doing: str, work: Callable[[], FoundT]) -> FoundT:
         """Retries once with a new collection, in case another process re-indexed."""
         with chroma_errors(doing):
             try:
@@ -211,8 +201,12 @@ class VectorIndex:
     def _add(self, entries: Sequence[Entry]) -> int:
         missing = self._missing(entries)
         for batch in _batches(missing):
-            self._embed(batch)
-            self._present |= {entry.key for entry in batch}
+            keys = [entry.key for entry in batch]
+            vectors: list[Any] = self._embedder.embed([gist(entry) for entry in batch])
+            owners = [SEED if entry.is_seed else entry.tenant or _DEFAULT for entry in batch]
+            tenants: list[Metadata] = [{"tenant": owner} for owner in owners]
+            self._opened().add(ids=keys, embeddings=vectors, metadatas=tenants)
+            self._present |= {*keys}
         return len(missing)
 
     def _missing(self, entries: Sequence[Entry]) -> list[Entry]:
@@ -221,16 +215,6 @@ class VectorIndex:
             there = self._opened().get(ids=[entry.key for entry in batch], include=[])["ids"]
             self._present |= set(there)
         return [entry for entry in unknown if entry.key not in self._present]
-
-    def _embed(self, entries: Sequence[Entry]) -> None:
-        vectors: list[Any] = self._embedder.embed([gist(entry) for entry in entries])
-        self._opened().add(
-            ids=[entry.key for entry in entries],
-            embeddings=vectors,
-            metadatas=[
-                {"tenant": SEED if entry.is_seed else tenant_field(entry.tenant)} for entry in entries
-            ],
-        )
 
     def _opened(self) -> Collection:
         if self._collection is None:

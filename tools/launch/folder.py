@@ -1,23 +1,35 @@
-"""A job's folder: everything ASAP knows about it, written atomically, and the recorded intent that precedes a
-launch.
+"""A job's folder: everything ASAP knows about it, written atomically; results copied without following links;
+the end of its log.
+
+Standard library only: the supervisor starts with it.
 """
 
 import fcntl
 import json
 import os
-import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+import re
+import shutil
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from tools.errors import InputError
-from tools.launch.files import CANCELLED, FINAL, INPUTS, INTENT, LOG, OUT, write_whole
-from tools.launch.launcher import SCENARIO_FILE, Job, check_job, check_key, get_template
 from tools.launch.status import Intent, JobStatus
-from tools.launch.template import Template, fill
 
-_LOCK = "submit.lock"
+INPUTS, OUT, LOG = "inputs", "out", "log.txt"
+LOG_BYTES = 262_144
+_INTENT, _CANCELLED, _FINAL, _LOCK = "intent.json", "cancelled", "final.json", "submit.lock"
+_KEY = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+
+
+def check_key(key: object) -> None:
+    """Keys name folders, Slurm jobs and Kubernetes objects: the strictest rule of the three holds."""
+    if not isinstance(key, str) or not _KEY.fullmatch(key):
+        allowed = "must be 1 to 40 lower-case letters, digits or '-', with '-' only inside"
+        raise InputError("key", key, allowed)
 
 
 @dataclass(frozen=True)
@@ -54,37 +66,36 @@ class JobFolder:
             (self.inputs / name).chmod(0o644)
 
     def find_intent(self) -> Intent | None:
-        text = self.read(INTENT)
-        return Intent.from_json(text) if text else None
+        text = self.read(_INTENT)
+        return Intent(**json.loads(text)) if text else None
 
     def record_intent(self, intent: Intent) -> Intent:
         """The intent that was recorded first."""
-        self.write(INTENT, asdict(intent), only_first=True)
-        recorded = self.find_intent()
-        assert recorded is not None
-        return recorded
+        self.write(_INTENT, asdict(intent), only_first=True)
+        return self.find_intent() or intent
 
     def mark_cancelled(self) -> None:
-        self.write(CANCELLED, {})
+        self.write(_CANCELLED, {})
 
     @property
     def is_cancelled(self) -> bool:
-        return (self.path / CANCELLED).exists()
+        return (self.path / _CANCELLED).exists()
 
     def find_final(self) -> JobStatus | None:
-        text = self.read(FINAL)
+        text = self.read(_FINAL)
         return JobStatus.from_json(text) if text else None
 
     def keep_final(self, status: JobStatus) -> JobStatus:
         """The first end counts: a job ends once."""
         if not status.has_ended:
             return status
-        self.write(FINAL, asdict(status), only_first=True)
+        self.write(_FINAL, asdict(status), only_first=True)
         return self.find_final() or status
 
     def read(self, name: str) -> str | None:
+        """None if there is no such file, or if it is empty."""
         try:
-            return (self.path / name).read_text(encoding="utf-8")
+            return (self.path / name).read_text(encoding="utf-8", errors="replace").strip() or None
         except FileNotFoundError:
             return None
 
@@ -94,90 +105,91 @@ class JobFolder:
     @contextmanager
     def submission(self) -> Iterator[int]:
         """One submitter at a time; a child that inherits the descriptor holds the lock too."""
-        descriptor = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = self.open_lock(_LOCK)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield descriptor
         finally:
             os.close(descriptor)
 
-
-@dataclass(frozen=True)
-class Place:
-    """How a launcher's jobs see the world."""
-
-    launcher: str
-    root: Path
-    """The service's folder for jobs."""
-    rendezvous: str | None = None
-    """Value of {rendezvous}; None if the engine has its own way."""
-    inherited: Mapping[str, str] = field(default_factory=dict)
-    """The service's own environment, of which a template may name variables to pass on."""
-    for_others: bool = False
-    """Whether jobs run as another user than the service."""
+    def open_lock(self, name: str) -> int:
+        return os.open(self.path / name, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
 
-@dataclass(frozen=True)
-class Prepared:
-    folder: JobFolder
-    intent: Intent
-    template: Template
+def try_lock(descriptor: int) -> bool:
+    """False if another process holds the lock."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
-def prepare(place: Place, templates: Mapping[str, Template], key: str, job: Job) -> Prepared:
-    """Checks everything, writes the inputs and the intent. Another job under the same key is refused."""
-    folder = JobFolder.of(place.root, key)
-    template = get_template(templates, job, place.launcher)
-    check_job(job, template)
-    wanted = _intent(place, folder, template, key, job)
-    folder.make(for_others=place.for_others)
-    with folder.submission():
-        intent = folder.find_intent() or _record(place, folder, wanted, job)
-    if intent.digest != wanted.digest or intent.launcher != place.launcher:
-        raise InputError("key", key, "has started another job; a new job needs a key of its own")
-    return Prepared(folder, intent, template)
+def write_whole(path: Path, text: str, *, only_first: bool = False) -> None:
+    """On disk, whole or not at all; with `only_first` an existing file stays as it is."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if only_first:
+            with suppress(FileExistsError):
+                os.link(beside, path)
+        else:
+            os.replace(beside, path)
+    finally:
+        beside.unlink(missing_ok=True)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
-def _intent(place: Place, folder: JobFolder, template: Template, key: str, job: Job) -> Intent:
-    seen = Path(template.kubernetes.mount_path) / key if template.kubernetes else folder.path
-    return Intent(
-        key=key,
-        launcher=place.launcher,
-        template=template.name,
-        digest=job.digest(),
-        mark=f"{key}.{secrets.token_hex(8)}",
-        command=fill(template.command, _values(place, seen, key, job)),
-        environment=_environment(place, template, job),
-        workdir=template.workdir or str(seen),
-        nnodes=job.nnodes,
-        nproc=job.nproc,
-        wall_s=job.wall_s or template.limits.wall_s,
-    )
+def open_plain(path: Path) -> BinaryIO | None:
+    """A regular file, or nothing: a job may leave a link to anything, or a pipe that never ends."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return None
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return os.fdopen(descriptor, "rb")
+    os.close(descriptor)
+    return None
 
 
-def _record(place: Place, folder: JobFolder, intent: Intent, job: Job) -> Intent:
-    """Inputs first: if there is an intent, they are complete."""
-    scenario = json.dumps(dict(job.scenario), indent=1) + "\n"
-    folder.add_input(SCENARIO_FILE, scenario, for_others=place.for_others)
-    if job.config:
-        folder.add_input(job.config.name, job.config.text, for_others=place.for_others)
-    return folder.record_intent(intent)
+def copy_results(source: Path, to: Path) -> list[Path]:
+    """Copies every regular file below `source`; links, pipes and devices are left. Gives paths below `to`."""
+    copied = []
+    for folder, names, files in os.walk(source, followlinks=False):
+        names.sort()
+        for name in sorted(files):
+            path = Path(folder) / name
+            file = open_plain(path)
+            if file is None:
+                continue
+            relative = path.relative_to(source)
+            target = to / relative
+            target.parent.mkdir(parents=True, exist_ok=True)
+            beside = target.with_name(f".{os.getpid()}.part")  # a longer name might be too long
+            with file, beside.open("wb") as copy:
+                shutil.copyfileobj(file, copy)
+            beside.replace(target)
+            copied.append(relative)
+    return copied
 
 
-def _values(place: Place, seen: Path, key: str, job: Job) -> dict[str, str]:
-    numbers = ("steps", "warmup", "profile_steps", "seed", "nnodes", "nproc")
-    values = {name: str(getattr(job, name)) for name in numbers}
-    values |= {"scenario": str(seen / INPUTS / SCENARIO_FILE), "out": str(seen / OUT), "key": key}
-    if place.rendezvous is not None:
-        values["rendezvous"] = place.rendezvous
-    if job.config:
-        values["config"] = str(seen / INPUTS / job.config.name)
-    return values
+def read_end(path: Path, limit_bytes: int) -> str:
+    """The end of a regular file; empty if there is none."""
+    file = open_plain(path)
+    if file is None:
+        return ""
+    with file:
+        file.seek(max(0, file.seek(0, 2) - limit_bytes))
+        return file.read(limit_bytes).decode("utf-8", "replace")
 
 
-def _environment(place: Place, template: Template, job: Job) -> dict[str, str]:
-    """A request replaces the template's value only of a name that it is allowed to set."""
-    inherited = {
-        name: place.inherited[name] for name in template.environment_inherited if name in place.inherited
-    }
-    return {**inherited, **template.environment, **job.environment}
+def tail(path: Path, lines: int) -> list[str]:
+    return read_end(path, LOG_BYTES).splitlines()[-lines:]

@@ -1,5 +1,5 @@
-"""What a request may state about a job (template, numbers, a scenario, an exported plan), the one interface
-of all engines, and the launchers that the registered templates need.
+"""What a request may state about a job (template, numbers, a scenario, an exported plan), and the base of all
+launchers: checks, the recorded intent, waiting, log, results and cancelling are the same for every engine.
 
 A job is checked against its template before anything is written or started. `submit` is idempotent by key:
 the intent is on disk before the engine hears of the job.
@@ -8,23 +8,25 @@ the intent is on disk before the engine hears of the job.
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+import secrets
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import ClassVar
 
 from pydantic import JsonValue
 
 from tools.errors import InputError
-from tools.launch.files import LogChunk
-from tools.launch.status import Handle, JobStatus
-from tools.launch.template import Template, check_request
+from tools.launch.folder import INPUTS, OUT, JobFolder, copy_results, tail
+from tools.launch.status import Handle, Intent, JobStatus, LaunchError
+from tools.launch.template import LauncherName, Template, check_request, fill
 from tools.names import did_you_mean
 
-_KEY = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
+SCENARIO_FILE = "scenario.json"
 _FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _TEXT_LENGTH = 1_000_000
-SCENARIO_FILE = "scenario.json"
 _BOUNDS = {
     "nnodes": (1, 1_000_000),
     "nproc": (1, 1_000_000),
@@ -65,43 +67,19 @@ class Job:
         return hashlib.sha256(json.dumps(asdict(self), sort_keys=True).encode()).hexdigest()
 
 
-def check_key(key: object) -> None:
-    """Keys name folders, Slurm jobs and Kubernetes objects: the strictest rule of the three holds."""
-    if not isinstance(key, str) or not _KEY.fullmatch(key):
-        allowed = "must be 1 to 40 lower-case letters, digits or '-', with '-' only inside"
-        raise InputError("key", key, allowed)
-
-
-def get_template(templates: Mapping[str, Template], job: Job, launcher: str) -> Template:
-    """The job's template; raises InputError if it is not registered for this launcher."""
-    known = {name: template for name, template in templates.items() if template.launcher == launcher}
-    if job.template not in known:
-        allowed = did_you_mean(job.template, known) if known else f"no template for {launcher} is registered"
-        raise InputError("template", job.template, allowed)
-    return known[job.template]
-
-
 def check_job(job: Job, template: Template) -> None:
     """Raises InputError for what is out of range or over the template's limits."""
-    for name, (low, high) in _BOUNDS.items():
-        _check_number(name, getattr(job, name), low, high)
     limits = template.limits
-    if job.wall_s is not None:
-        _check_number("wall_s", job.wall_s, 1, limits.wall_s)
-    _check_number("nnodes", job.nnodes, 1, limits.nodes)
+    bounds = {**_BOUNDS, "wall_s": (1, limits.wall_s), "nnodes": (1, limits.nodes)}
+    for name, (low, high) in bounds.items():
+        value = getattr(job, name)
+        is_whole = isinstance(value, int) and not isinstance(value, bool)
+        if not (is_whole and low <= value <= high) and not (name == "wall_s" and value is None):
+            raise InputError(name, value, f"must be a whole number from {low} to {high:,}")
     if job.nnodes * job.nproc > limits.devices:
         allowed = f"nnodes * nproc must be at most {limits.devices}, the limit of template {template.name}"
         raise InputError("nproc", job.nproc, allowed)
     check_request(job.environment, template.environment_allowed, "environment")
-    _check_files(job)
-
-
-def _check_number(name: str, value: object, low: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-        raise InputError(name, value, f"must be a whole number from {low} to {high:,}")
-
-
-def _check_files(job: Job) -> None:
     try:
         is_object = json.dumps(job.scenario, allow_nan=False).startswith("{")
     except (TypeError, ValueError):
@@ -110,88 +88,149 @@ def _check_files(job: Job) -> None:
         raise InputError("scenario", type(job.scenario).__name__, "must be a JSON object of finite values")
     if job.config is None:
         return
-    name = job.config.name
+    name, length = job.config.name, len(job.config.text)
     if not _FILE_NAME.fullmatch(name) or name == SCENARIO_FILE:
         raise InputError("config.name", name, f"must be a plain file name other than {SCENARIO_FILE}")
-    if len(job.config.text) > _TEXT_LENGTH:
-        allowed = f"must be at most {_TEXT_LENGTH:,} characters"
-        raise InputError("config.text", f"{len(job.config.text):,} characters", allowed)
-
-
-class Launcher(Protocol):
-    """Runs jobs of registered templates. Raises InputError for the caller's mistakes, else LaunchError."""
-
-    @property
-    def name(self) -> str: ...
-
-    def submit(self, key: str, job: Job) -> Handle:
-        """Starts the job, or finds the one that this key has started; another job under it is refused."""
-        ...
-
-    def find(self, key: str) -> Handle | None:
-        """The job that this key has started, if any."""
-        ...
-
-    def status(self, handle: Handle) -> JobStatus: ...
-
-    def wait(self, handle: Handle, timeout_s: float) -> JobStatus:
-        """Returns when the job has ended or the time is over, whichever is first."""
-        ...
-
-    def logs(self, handle: Handle, offset: int = 0, *, follow: bool = True) -> Iterator[LogChunk]:
-        """Output from byte `offset` on, with `follow` until the end; a chunk has the offset to resume at."""
-        ...
-
-    def artefacts(self, handle: Handle, to: Path) -> list[Path]:
-        """Copies the results there; gives their paths below `to`."""
-        ...
-
-    def cancel(self, handle: Handle, timeout_s: float = 60.0) -> JobStatus:
-        """Ends the job with all its processes and waits for that; a job that has ended stays as it is."""
-        ...
+    if length > _TEXT_LENGTH:
+        raise InputError(
+            "config.text", f"{length:,} characters", f"must be at most {_TEXT_LENGTH:,} characters"
+        )
 
 
 @dataclass(frozen=True)
-class LaunchSettings:
-    """Where jobs live and how engines are reached; read from the environment by the service."""
+class Prepared:
+    """A job whose intent and inputs are on disk."""
 
-    root: Path
-    """One folder per job: on Slurm seen by the nodes too, on Kubernetes the mount of the templates' claim."""
-    environment: Mapping[str, str]
-    """The service's own: local jobs inherit of it what their template names, Slurm's commands see PATH and
-    SLURM_CONF."""
-    kubeconfig: Path | None = None
-    """None: the cluster that the service runs in."""
-    kube_context: str | None = None
+    folder: JobFolder
+    intent: Intent
+    template: Template
 
 
-def open_launchers(templates: Mapping[str, Template], settings: LaunchSettings) -> dict[str, Launcher]:
-    """By name; an engine that no template uses is not opened."""
-    wanted = {template.launcher for template in templates.values()}
-    return {name: _open(name, templates, settings) for name in sorted(wanted)}
+class Launcher(ABC):
+    """Runs jobs of registered templates. Raises InputError for the caller's mistakes, else LaunchError."""
 
+    name: ClassVar[LauncherName]
+    rendezvous: ClassVar[str | None] = None
+    """Value of {rendezvous}; None if the engine has its own way."""
+    for_others: ClassVar[bool] = False
+    """Whether jobs run as another user than the service."""
 
-def _open(name: str, templates: Mapping[str, Template], settings: LaunchSettings) -> Launcher:
-    if name == "local":
-        from tools.launch.local import LocalLauncher
+    def __init__(
+        self, root: Path, templates: Mapping[str, Template], inherited: Mapping[str, str], poll_s: float
+    ) -> None:
+        """`root` has one folder per job; of `inherited` a template may name variables to pass on."""
+        self.root, self.templates = root, templates
+        self._inherited, self._poll_s = inherited, poll_s
 
-        return LocalLauncher(settings.root, templates, settings.environment)
-    if name == "slurm":
-        from tools.launch.slurm import SlurmLauncher
+    @abstractmethod
+    def submit(self, key: str, job: Job) -> Handle:
+        """Starts the job, or finds the one that this key has started; another job under it is refused."""
 
-        names = ("PATH", "SLURM_CONF")
-        seen = {key: settings.environment[key] for key in names if key in settings.environment}
-        return SlurmLauncher(settings.root, templates, seen)
-    return _open_kubernetes(templates, settings)
+    @abstractmethod
+    def find(self, key: str) -> Handle | None:
+        """The job that this key has started, if any."""
 
+    @abstractmethod
+    def _query(self, folder: JobFolder, handle: Handle) -> JobStatus:
+        """What the engine says of a job whose end is not recorded."""
 
-def _open_kubernetes(templates: Mapping[str, Template], settings: LaunchSettings) -> Launcher:
-    try:
-        import kubeflow_trainer_api  # noqa: F401
+    @abstractmethod
+    def _end(self, handle: Handle) -> None:
+        """Asks the engine to end a job that is marked as cancelled."""
 
-        from tools.launch.kubernetes import KubernetesLauncher, open_cluster
-    except ImportError as error:
-        allowed = "needs the extra 'kubernetes': pip install 'asap-sharding[kubernetes]'"
-        raise InputError("template.launcher", "kubernetes", f"{allowed} ({error.name} is missing)") from None
-    cluster = open_cluster(settings.kubeconfig, settings.kube_context)
-    return KubernetesLauncher(settings.root, templates, cluster)
+    def _pause(self, handle: Handle, left_s: float) -> None:
+        """Between two looks at a job; `left_s` is the time that is left."""
+        time.sleep(min(self._poll_s, left_s))
+
+    def status(self, handle: Handle) -> JobStatus:
+        folder = self._folder(handle.key)
+        return folder.find_final() or folder.keep_final(self._query(folder, handle))
+
+    def wait(self, handle: Handle, timeout_s: float) -> JobStatus:
+        """Returns when the job has ended or the time is over, whichever is first; polls at least once.
+
+        A controller may restart meanwhile: its error is raised only after the timeout.
+        """
+        deadline_s = time.monotonic() + timeout_s
+        while True:
+            try:
+                status = self.status(handle)
+            except LaunchError:
+                if time.monotonic() >= deadline_s:
+                    raise
+            else:
+                if status.has_ended or time.monotonic() >= deadline_s:
+                    return status
+            self._pause(handle, max(0.0, deadline_s - time.monotonic()))
+
+    def log_tail(self, handle: Handle, lines: int) -> list[str]:
+        """The last lines of the job's output so far."""
+        return tail(self._folder(handle.key).log, lines)
+
+    def artefacts(self, handle: Handle, to: Path) -> list[Path]:
+        """Copies the results there; gives their paths below `to`."""
+        return copy_results(self._folder(handle.key).out, to)
+
+    def cancel(self, handle: Handle, timeout_s: float = 60.0) -> JobStatus:
+        """Ends the job with all its processes and waits for that; a job that has ended stays as it is."""
+        folder = self._folder(handle.key)
+        with folder.submission():
+            folder.mark_cancelled()
+        if not self.status(handle).has_ended:
+            self._end(handle)
+        return self.wait(handle, timeout_s)
+
+    def _folder(self, key: str) -> JobFolder:
+        return JobFolder.of(self.root, key)
+
+    def _prepare(self, key: str, job: Job) -> Prepared:
+        """Checks everything, writes the inputs and the intent. Another job under the same key is refused."""
+        folder, template = self._folder(key), self._get_template(job.template)
+        check_job(job, template)
+        wanted = self._intent(folder, template, key, job)
+        folder.make(for_others=self.for_others)
+        with folder.submission():
+            intent = folder.find_intent()
+            if intent is None:
+                # Inputs first: if there is an intent, they are complete.
+                files = {SCENARIO_FILE: json.dumps(dict(job.scenario), indent=1) + "\n"}
+                files |= {job.config.name: job.config.text} if job.config else {}
+                for name, text in files.items():
+                    folder.add_input(name, text, for_others=self.for_others)
+                intent = folder.record_intent(wanted)
+        if intent.digest != wanted.digest or intent.launcher != self.name:
+            raise InputError("key", key, "has started another job; a new job needs a key of its own")
+        return Prepared(folder, intent, template)
+
+    def _get_template(self, name: str) -> Template:
+        own = {key: template for key, template in self.templates.items() if template.launcher == self.name}
+        if name not in own:
+            allowed = did_you_mean(name, own) if own else f"no template for {self.name} is registered"
+            raise InputError("template", name, allowed)
+        return own[name]
+
+    def _intent(self, folder: JobFolder, template: Template, key: str, job: Job) -> Intent:
+        seen = Path(template.kubernetes.mount_path) / key if template.kubernetes else folder.path
+        values = {name: str(getattr(job, name)) for name in _BOUNDS}
+        values |= {"scenario": str(seen / INPUTS / SCENARIO_FILE), "out": str(seen / OUT), "key": key}
+        values |= {"rendezvous": self.rendezvous} if self.rendezvous is not None else {}
+        values |= {"config": str(seen / INPUTS / job.config.name)} if job.config else {}
+        names = [name for name in template.environment_inherited if name in self._inherited]
+        return Intent(
+            key=key,
+            launcher=self.name,
+            template=template.name,
+            digest=job.digest(),
+            mark=f"{key}.{secrets.token_hex(8)}",
+            command=fill(template.command, values),
+            # A request replaces the template's value only of a name that it is allowed to set.
+            environment={
+                **{name: self._inherited[name] for name in names},
+                **template.environment,
+                **job.environment,
+            },
+            workdir=template.workdir or str(seen),
+            nnodes=job.nnodes,
+            nproc=job.nproc,
+            wall_s=job.wall_s or template.limits.wall_s,
+        )

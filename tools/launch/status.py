@@ -1,22 +1,23 @@
-"""The state of a job in one vocabulary for all engines, its recorded intent and handle, waiting for its end.
+"""The state of a job in one vocabulary for all engines, its recorded intent and its handle.
 
 Standard library only: the supervisor starts with it.
 """
 
 import json
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
 from tools.errors import AsapError
+
+MARK = "ASAP_JOB"
+"""The environment variable by which a job's processes are found."""
 
 
 class LaunchError(AsapError):
     """The engine refused, is unreachable or has lost the job; the message quotes it."""
 
 
-class State(StrEnum):
+class JobState(StrEnum):
     QUEUED = "queued"
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -26,7 +27,7 @@ class State(StrEnum):
     """How it ended is unknown: the engine has forgotten it, or its supervisor was killed."""
 
 
-class Cause(StrEnum):
+class FailureCause(StrEnum):
     """Why a job ended, in the engine's own words; why the program failed is the business of `classify`."""
 
     EXIT = "exit"
@@ -39,9 +40,18 @@ class Cause(StrEnum):
     LOST = "lost"
 
 
-MARK = "ASAP_JOB"
-"""The environment variable by which a job's processes are found."""
-ENDED = frozenset({State.SUCCEEDED, State.FAILED, State.CANCELLED, State.LOST})
+class FailureKind(StrEnum):
+    """What went wrong, as `failures.classify` concludes from all evidence."""
+
+    OUT_OF_MEMORY = "out_of_memory"
+    HANG = "hang"
+    COMMUNICATION_TIMEOUT = "communication_timeout"
+    NODE_DOWN = "node_down"
+    NUMERICS = "numerics"
+    BAD_CONFIGURATION = "bad_configuration"
+    CANCELLED = "cancelled"
+    WALL_LIMIT = "wall_limit"
+    UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -58,8 +68,8 @@ class Handle:
 class JobStatus:
     """`exit_status` and `signal` are as the engine reports them; None if it reports none, never a guess."""
 
-    state: State
-    cause: Cause | None = None
+    state: JobState
+    cause: FailureCause | None = None
     exit_status: int | None = None
     signal: int | None = None
     detail: str = ""
@@ -73,18 +83,29 @@ class JobStatus:
 
     @property
     def has_ended(self) -> bool:
-        return self.state in ENDED
+        return self.state not in (JobState.QUEUED, JobState.RUNNING)
 
     @classmethod
     def from_json(cls, text: str) -> "JobStatus":
         content = json.loads(text)
-        cause = content["cause"]
-        content |= {
-            "state": State(content["state"]),
-            "cause": Cause(cause) if cause else None,
-            "nodes": tuple(content["nodes"]),
-        }
-        return cls(**content)
+        cause = content["cause"] and FailureCause(content["cause"])
+        typed = {"state": JobState(content["state"]), "cause": cause, "nodes": tuple(content["nodes"])}
+        return cls(**{**content, **typed})
+
+    @classmethod
+    def exited(cls, exit_status: int | None, signal: int | None, source: str) -> "JobStatus":
+        """A program that ended by itself."""
+        succeeded = exit_status == 0 and not signal
+        state = JobState.SUCCEEDED if succeeded else JobState.FAILED
+        return cls(state, FailureCause.EXIT, exit_status, signal, source=source)
+
+    @classmethod
+    def cancelled(cls, detail: str, source: str = "folder") -> "JobStatus":
+        return cls(JobState.CANCELLED, FailureCause.CANCELLED, detail=detail, source=source)
+
+    @classmethod
+    def lost(cls, detail: str, source: str = "folder") -> "JobStatus":
+        return cls(JobState.LOST, FailureCause.LOST, detail=detail, source=source)
 
 
 @dataclass(frozen=True)
@@ -104,40 +125,3 @@ class Intent:
     nnodes: int
     nproc: int
     wall_s: int
-
-    @classmethod
-    def from_json(cls, text: str) -> "Intent":
-        return cls(**json.loads(text))
-
-
-def exit_state(exit_status: int | None, signal: int | None) -> State:
-    """State of a program that exited by itself."""
-    return State.SUCCEEDED if exit_status == 0 and not signal else State.FAILED
-
-
-def wait_for_end(
-    poll: Callable[[], JobStatus], pause: Callable[[float], None], timeout_s: float
-) -> JobStatus:
-    """Polls at least once. A controller may restart meanwhile: its error is raised only after the timeout.
-
-    `pause` receives the seconds left.
-    """
-    deadline_s = time.monotonic() + timeout_s
-    while True:
-        try:
-            status = poll()
-        except LaunchError:
-            if time.monotonic() >= deadline_s:
-                raise
-        else:
-            if status.has_ended or time.monotonic() >= deadline_s:
-                return status
-        pause(max(0.0, deadline_s - time.monotonic()))
-
-
-def has_ended(poll: Callable[[], JobStatus]) -> bool:
-    """False if the engine is unreachable: the caller polls again."""
-    try:
-        return poll().has_ended
-    except LaunchError:
-        return False

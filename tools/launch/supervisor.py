@@ -8,24 +8,24 @@ reboot, so a process is known by its start and its boot, and the processes of a 
 environment. Standard library only.
 """
 
-import fcntl
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from tools.launch.files import CANCELLED, FINAL, INTENT, LOG, write_whole
-from tools.launch.status import MARK, Cause, Intent, JobStatus, State, exit_state
+from tools.launch.folder import JobFolder, try_lock
+from tools.launch.status import MARK, FailureCause, Intent, JobState, JobStatus
 
+LOCK, PROCESS = "supervisor.lock", "process.json"
 _PROC = Path("/proc")
 _PATIENCE_S = 10.0
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -105,15 +105,9 @@ def kill_marked(value: str) -> list[int]:
     return []
 
 
-LOCK, PROCESS = "supervisor.lock", "process.json"
-_POLL_S = 0.1
-_OOM_COUNTER = "oom_kill"
-_ENDED_BY = {Cause.CANCELLED: State.CANCELLED, Cause.WALL_LIMIT: State.FAILED}
-
-
 def main(argv: list[str]) -> int:
     """Returns when the supervisor proper, a child of this process, has taken the job or left it alone."""
-    folder, grace_s = Path(argv[0]), float(argv[1])
+    folder, grace_s = JobFolder(Path(argv[0])), float(argv[1])
     read_end, write_end = os.pipe()
     if os.fork():
         os.close(write_end)
@@ -122,70 +116,76 @@ def main(argv: list[str]) -> int:
     os.setsid()
     os.close(read_end)
     try:
-        _supervise(folder, grace_s, ready=write_end)
+        if _claim(folder):
+            end_requested, own, intent = _listen(), identify(os.getpid()), folder.find_intent()
+            assert own
+            assert intent
+            folder.write(PROCESS, asdict(own), only_first=True)
+            os.close(write_end)
+            folder.keep_final(_run(folder, intent, grace_s, end_requested))
     except BaseException:  # noqa: BLE001 - nothing above this process could report it
         traceback.print_exc()
     finally:
         os._exit(0)
 
 
-def _supervise(folder: Path, grace_s: float, ready: int) -> None:
-    if not _claim(folder):
-        return
-    end = _EndRequest()
-    own = identify(os.getpid())
-    assert own is not None
-    _write(folder / PROCESS, asdict(own))
-    os.close(ready)
-    status = _run(folder, Intent.from_json((folder / INTENT).read_text(encoding="utf-8")), grace_s, end)
-    _write(folder / FINAL, asdict(status))
-
-
-def _claim(folder: Path) -> bool:
+def _claim(folder: JobFolder) -> bool:
     """Whether the job is ours; if another supervisor holds it, returns once that one is recorded."""
-    lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    while not (folder / PROCESS).exists():
-        with suppress(BlockingIOError):
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return not any((folder / name).exists() for name in (PROCESS, FINAL, CANCELLED))
+    lock = folder.open_lock(LOCK)
+    while folder.read(PROCESS) is None:
+        if try_lock(lock):
+            return not (folder.read(PROCESS) or folder.find_final() or folder.is_cancelled)
         time.sleep(_POLL_S)
     return False
 
 
-class _EndRequest:
-    """Set by SIGTERM; no other signal may interrupt a supervisor."""
-
-    def __init__(self) -> None:
-        self.requested = False
-        signal.signal(signal.SIGTERM, self._on_signal)
-        for number in (signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-
-    def _on_signal(self, number: int, frame: object) -> None:
-        self.requested = True
+def _listen() -> Callable[[], bool]:
+    """Whether SIGTERM has asked for the end; no other signal may interrupt a supervisor."""
+    received: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: received.append(number))
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    return lambda: bool(received)
 
 
-def _run(folder: Path, intent: Intent, grace_s: float, end: _EndRequest) -> JobStatus:
+def _run(folder: JobFolder, intent: Intent, grace_s: float, end_requested: Callable[[], bool]) -> JobStatus:
     started_s, oom_kills = time.time(), read_oom_kills()
     try:
         child = _start(folder, intent)
     except (OSError, ValueError) as error:
         detail = f"cannot start {intent.command[0]!r}: {error}"
-        return JobStatus(State.FAILED, Cause.START_FAILURE, detail=detail, source="supervisor")
-    cause = _watch(child, intent.wall_s, end)
-    if cause is not Cause.EXIT:
-        _terminate(child, grace_s)
+        return JobStatus(JobState.FAILED, FailureCause.START_FAILURE, detail=detail, source="supervisor")
+    deadline_s = time.monotonic() + intent.wall_s
+    ended: tuple[JobState, FailureCause] | None = None
+    while child.poll() is None and not ended:
+        if end_requested():
+            ended = (JobState.CANCELLED, FailureCause.CANCELLED)
+        elif time.monotonic() >= deadline_s:
+            ended = (JobState.FAILED, FailureCause.WALL_LIMIT)
+        else:
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(timeout=_POLL_S)
+    if ended:
+        # torchrun passes SIGTERM on to its workers; survivors are killed by their mark afterwards.
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(timeout=grace_s)
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
     survivors = kill_marked(intent.mark)
     with suppress(subprocess.TimeoutExpired):
         child.wait(timeout=10)
-    exit_status, signal_number = _exit_of(child.returncode)
-    return JobStatus(
-        _ENDED_BY.get(cause) or exit_state(exit_status, signal_number),
-        cause,
-        exit_status,
-        signal_number,
+    # Popen reports death by a signal as its negative number.
+    code = child.returncode
+    by_signal = code is not None and code < 0
+    exited = JobStatus.exited(None if by_signal else code, -code if by_signal else None, "supervisor")
+    state, cause = ended or (exited.state, exited.cause)
+    return replace(
+        exited,
+        state=state,
+        cause=cause,
         detail=f"processes {survivors} could not be killed" if survivors else "",
-        source="supervisor",
         nodes=(os.uname().nodename,),
         started_unix_s=started_s,
         ended_unix_s=time.time(),
@@ -193,8 +193,13 @@ def _run(folder: Path, intent: Intent, grace_s: float, end: _EndRequest) -> JobS
     )
 
 
-def _start(folder: Path, intent: Intent) -> subprocess.Popen[bytes]:
-    with (folder / LOG).open("ab") as log:
+def _start(folder: JobFolder, intent: Intent) -> subprocess.Popen[bytes]:
+    def restore_signals() -> None:
+        """An ignored signal would stay ignored in the job."""
+        for number in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+
+    with folder.log.open("ab") as log:
         return subprocess.Popen(
             intent.command,
             cwd=intent.workdir,
@@ -204,56 +209,14 @@ def _start(folder: Path, intent: Intent) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             start_new_session=True,
             restore_signals=True,
-            # An ignored signal would stay ignored in the job.
-            preexec_fn=_default_signals,
+            preexec_fn=restore_signals,
         )
-
-
-def _default_signals() -> None:
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_DFL)
-
-
-def _watch(child: subprocess.Popen[bytes], wall_s: float, end: _EndRequest) -> Cause:
-    deadline_s = time.monotonic() + wall_s
-    while child.poll() is None:
-        if end.requested:
-            return Cause.CANCELLED
-        if time.monotonic() >= deadline_s:
-            return Cause.WALL_LIMIT
-        with suppress(subprocess.TimeoutExpired):
-            child.wait(timeout=_POLL_S)
-    return Cause.EXIT
-
-
-def _terminate(child: subprocess.Popen[bytes], grace_s: float) -> None:
-    """torchrun passes SIGTERM on to its workers; survivors are killed by their mark afterwards."""
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGTERM)
-    with suppress(subprocess.TimeoutExpired):
-        child.wait(timeout=grace_s)
-    with suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-
-
-def _exit_of(returncode: int | None) -> tuple[int | None, int | None]:
-    """(exit status, signal): Popen reports death by a signal as its negative number."""
-    if returncode is None:
-        return None, None
-    return (None, -returncode) if returncode < 0 else (returncode, None)
 
 
 def read_oom_kills() -> int:
     """Processes that the kernel has killed for memory since boot, of all containers of the machine."""
-    for line in Path("/proc/vmstat").read_text().splitlines():
-        name, _, value = line.partition(" ")
-        if name == _OOM_COUNTER:
-            return int(value)
-    return 0
-
-
-def _write(path: Path, content: object) -> None:
-    write_whole(path, json.dumps(content, indent=1) + "\n", only_first=True)
+    counters = dict(line.split() for line in Path("/proc/vmstat").read_text().splitlines())
+    return int(counters.get("oom_kill", 0))
 
 
 if __name__ == "__main__":

@@ -6,40 +6,49 @@ Coincident changes are reported as coincident, not as the cause.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal, get_args
 
 import numpy as np
 from pydantic import Field
 
-from tools.nightly.findings import Finding
+from tools.nightly.findings import NightFinding
 from tools.nightly.night import Night, SlowRank, StoredResult, parse_plan_value
 from tools.nightly.noise import level
 from tools.recommend.report import PlanFields
+from tools.trace.compare import ChangeCause, compare_parts
 
 WINDOW = 28
 NEAR_NIGHTS = 3
 MIN_SHARE = 0.1
 """A part that makes up less of the change than this is not named."""
 MIN_RANK_RATIO = 0.05
+MAX_CAUSES = 3
 ABSENT = "none"
 PRESENT = "in use"
-Kind = Literal["software", "plan", "nodes", "data"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+ChangeKind = Literal["software", "plan", "nodes", "data"]
+CHANGE_KINDS: tuple[ChangeKind, ...] = get_args(ChangeKind)
 
-Facts = Mapping[str, str]
+Recorded = Mapping[str, str]
+MAX_OFFSET = 1
+"""Nights after the step's first one that a cause may be recorded: its date is uncertain by about one."""
+MAX_SUSPECTS = 8
+PROOF_SCATTERS = 3.0
+"""The difference of two measurements that decides a run, in its standard errors."""
+MAX_REPEATS = 10
+MIN_STEPS, WARM_UP_STEPS = 20, 5
 
 
-class TermChange(StoredResult):
+class TermGrowth(StoredResult):
     term: str
     before_s: float
     now_s: float
     share: float
-    """Of the change of the step."""
+    """Share of the step's change."""
 
 
 class EnvironmentChange(StoredResult):
-    kind: Kind
+    kind: ChangeKind
     name: str
     before: str
     now: str
@@ -50,10 +59,12 @@ class EnvironmentChange(StoredResult):
 
 
 class Attribution(StoredResult):
-    terms: list[TermChange]
+    terms: list[TermGrowth]
     changes: list[EnvironmentChange]
     slow_ranks: list[SlowRank]
-    """Of the last night, unless they were slow before."""
+    """Ranks slow on the last night and not before."""
+    causes: list[ChangeCause] = Field(default_factory=list)
+    """What the traces of the last night say beside those of the last night before the change."""
     unknown: list[str]
     """Kinds of environment that no night records, so that nothing can be said about them."""
 
@@ -61,14 +72,20 @@ class Attribution(StoredResult):
 def attribute(nights: Sequence[Night], since: int) -> Attribution:
     """Why the nights from `since` on differ from those before."""
     before, after = nights[max(0, since - WINDOW) : since], nights[since:]
-    changes = sorted(
-        _changes(nights, since), key=lambda change: (abs(change.offset), change.kind, change.name)
-    )
+    usual = [{slow.rank: slow.ratio for slow in night.slow_ranks} for night in before]
+    ratios = {
+        slow: float(np.median([night.get(slow.rank, 0.0) for night in usual])) if usual else 0.0
+        for slow in (after[-1].slow_ranks if after else ())
+    }
+    changes = _lasting_changes(nights, since)
+    traced = [next((night.parts for night in reversed(side) if night.parts), []) for side in (before, after)]
+    causes = compare_parts(*traced)[1] if all(traced) else []
     return Attribution(
-        terms=_terms(before, after),
-        changes=changes,
-        slow_ranks=_slow_ranks(before, after),
-        unknown=[kind for kind in KINDS if not any(_facts(night, kind) for night in nights)],
+        causes=[cause for cause in causes if cause.change_us * causes[0].change_us > 0][:MAX_CAUSES],
+        terms=_changed_terms(before, after),
+        changes=sorted(changes, key=lambda change: (abs(change.offset), change.kind, change.name)),
+        slow_ranks=[slow for slow, ratio in ratios.items() if slow.ratio - ratio >= MIN_RANK_RATIO],
+        unknown=[kind for kind in CHANGE_KINDS if not any(_recorded(night, kind) for night in nights)],
     )
 
 
@@ -77,54 +94,54 @@ def nights_with_changes(nights: Sequence[Night]) -> set[int]:
     return {
         night
         for night in range(1, len(nights))
-        for kind in KINDS
-        if (was := _last_known(nights[:night], kind)) and (now := _facts(nights[night], kind)) and was != now
+        for kind in CHANGE_KINDS
+        if (was := _last_recorded(nights[:night], kind))
+        and (now := _recorded(nights[night], kind))
+        and was != now
     }
 
 
-def _terms(before: Sequence[Night], after: Sequence[Night]) -> list[TermChange]:
+def _changed_terms(before: Sequence[Night], after: Sequence[Night]) -> list[TermGrowth]:
     """Parts that moved in the direction of the step, the largest first."""
-    step_s = _level([night.step_time_s for night in after]) - _level([night.step_time_s for night in before])
+
+    def level_of(values: list[float]) -> float:
+        return level(np.asarray(values)) if values else 0.0
+
+    fast_s, slow_s = (level_of([night.step_time_s for night in side]) for side in (before, after))
     changes = []
     for term in sorted({term for night in [*before, *after] for term in night.terms_s}):
-        was_s, is_s = (_level([night.terms_s.get(term, 0.0) for night in side]) for side in (before, after))
-        share = (is_s - was_s) / step_s if step_s else 0.0
+        was_s, is_s = (level_of([night.terms_s.get(term, 0.0) for night in side]) for side in (before, after))
+        share = (is_s - was_s) / (slow_s - fast_s) if slow_s != fast_s else 0.0
         if share >= MIN_SHARE:
-            changes.append(TermChange(term=term, before_s=was_s, now_s=is_s, share=share))
+            changes.append(TermGrowth(term=term, before_s=was_s, now_s=is_s, share=share))
     return sorted(changes, key=lambda change: -change.share)
 
 
-def _level(values: list[float]) -> float:
-    return level(np.asarray(values)) if values else 0.0
-
-
-def _changes(nights: Sequence[Night], since: int) -> Iterator[EnvironmentChange]:
-    """Changes near the step that have lasted."""
+def _lasting_changes(nights: Sequence[Night], since: int) -> list[EnvironmentChange]:
+    """Changes near the step that are still so and were not so before: what was reverted is no cause."""
     start, end = max(1, since - NEAR_NIGHTS), min(len(nights), since + NEAR_NIGHTS + 1)
-    for kind in KINDS:
-        first, latest = _last_known(nights[:start], kind), _last_known(nights, kind)
+    found = []
+    for kind in CHANGE_KINDS:
+        first, latest = _last_recorded(nights[:start], kind), _last_recorded(nights, kind)
         for night in range(start, end):
-            was, now = _last_known(nights[:night], kind), _facts(nights[night], kind)
+            was, now = _last_recorded(nights[:night], kind), _recorded(nights[night], kind)
+            at, offset = nights[night].at, night - since
             for name in sorted(now.keys() | was.keys()) if was and now else []:
-                before, after = was.get(name, ABSENT), now.get(name, ABSENT)
-                if before != after and _lasts(name, after, latest, first):
-                    yield EnvironmentChange(
-                        kind=kind, name=name, before=before, now=after, night=nights[night].at,
-                        offset=night - since,
-                    )  # fmt: skip
+                old, new = was.get(name, ABSENT), now.get(name, ABSENT)
+                is_new = not first or first.get(name, ABSENT) != new
+                if old != new and is_new and latest.get(name, ABSENT) == new:
+                    found.append(
+                        EnvironmentChange(kind=kind, name=name, before=old, now=new, night=at, offset=offset)
+                    )
+    return found
 
 
-def _lasts(name: str, value: str, latest: Facts, first: Facts) -> bool:
-    """It is still so, and was not so before: what was reverted is no cause."""
-    return latest.get(name, ABSENT) == value and (not first or first.get(name, ABSENT) != value)
+def _last_recorded(nights: Sequence[Night], kind: ChangeKind) -> Recorded:
+    return next((recorded for night in reversed(nights) if (recorded := _recorded(night, kind))), {})
 
 
-def _last_known(nights: Sequence[Night], kind: Kind) -> Facts:
-    return next((facts for night in reversed(nights) if (facts := _facts(night, kind))), {})
-
-
-def _facts(night: Night, kind: Kind) -> Facts:
-    """Of one kind, as names and texts; empty if the night does not record it."""
+def _recorded(night: Night, kind: ChangeKind) -> Recorded:
+    """What the night records of one kind, as names and texts; empty if nothing."""
     environment = night.environment
     if kind == "software":
         return environment.versions
@@ -133,27 +150,6 @@ def _facts(night: Night, kind: Kind) -> Facts:
     if kind == "nodes":
         return dict.fromkeys(environment.nodes, PRESENT)
     return {"data": environment.data} if environment.data else {}
-
-
-def _slow_ranks(before: Sequence[Night], after: Sequence[Night]) -> list[SlowRank]:
-    """Ranks of the last night that were at least five percent less slow before."""
-    if not after:
-        return []
-    ratios = [{slow.rank: slow.ratio for slow in night.slow_ranks} for night in before]
-
-    def usual(rank: int) -> float:
-        return float(np.median([night.get(rank, 0.0) for night in ratios])) if ratios else 0.0
-
-    return [slow for slow in after[-1].slow_ranks if slow.ratio - usual(slow.rank) >= MIN_RANK_RATIO]
-
-
-MAX_OFFSET = 1
-"""Nights after the step's first one that a cause may be recorded: its date is uncertain by about one."""
-MAX_SUSPECTS = 8
-PROOF_SCATTERS = 3.0
-"""The difference of two measurements that decides a run, in its standard errors."""
-MAX_REPEATS = 10
-MIN_STEPS, WARM_UP_STEPS = 20, 5
 
 
 class BisectionRun(StoredResult):
@@ -172,17 +168,30 @@ class Bisection(StoredResult):
     num_runs: int
     """That it takes in the worst case."""
     repeats: int
-    """Of each run, so that the change stands out of the scatter."""
+    """How often each run is made, so that the change stands out of the scatter."""
     device_hours: float
-    """Of all runs it takes in the worst case."""
+    """The sum over all runs it takes in the worst case."""
 
 
 Suspect = tuple[str, list[EnvironmentChange]]
 
 
-def plan_bisection(changes: Sequence[EnvironmentChange], finding: Finding, night: Night) -> Bisection | None:
-    """None if no recorded change can be reverted."""
-    suspects = _suspects([change for change in changes if change.offset <= MAX_OFFSET])[:MAX_SUSPECTS]
+def plan_bisection(
+    changes: Sequence[EnvironmentChange], finding: NightFinding, night: Night
+) -> Bisection | None:
+    """None if no recorded change can be reverted. Nodes are replaced together, all else by itself."""
+    suspects: list[Suspect] = []
+    nodes = []
+    for change in (change for change in changes if change.offset <= MAX_OFFSET):
+        if change.kind == "nodes":
+            nodes.append(change)
+            continue
+        name = change.name if change.kind == "data" else f"{change.kind} {change.name}"
+        suspects.append((f"{name} {change.before} to {change.now}", [change]))
+    if nodes:
+        gone = [change.name for change in nodes if change.now == ABSENT]
+        suspects.append((f"the new nodes{' (before: ' + ', '.join(gone) + ')' if gone else ''}", nodes))
+    suspects = suspects[:MAX_SUSPECTS]
     if not suspects or finding.change_ratio <= 0:
         return None
     repeats = 2 * (PROOF_SCATTERS * finding.scatter_ratio / finding.change_ratio) ** 2
@@ -197,49 +206,25 @@ def plan_bisection(changes: Sequence[EnvironmentChange], finding: Finding, night
     )
 
 
-def _suspects(changes: Sequence[EnvironmentChange]) -> list[Suspect]:
-    """Nodes are replaced together; every other change can be reverted by itself."""
-    nodes = [change for change in changes if change.kind == "nodes"]
-    suspects = [
-        (f"{_name(change)} {change.before} to {change.now}", [change])
-        for change in changes
-        if change.kind != "nodes"
-    ]
-    if nodes:
-        gone = [change.name for change in nodes if change.now == ABSENT]
-        suspects.append((f"the new nodes{' (before: ' + ', '.join(gone) + ')' if gone else ''}", nodes))
-    return suspects
-
-
-def _name(change: EnvironmentChange) -> str:
-    return change.name if change.kind == "data" else f"{change.kind} {change.name}"
-
-
 def _runs(suspects: Sequence[Suspect], name: str = "1", *, is_first: bool = True) -> list[BisectionRun]:
-    """The first run reverts everything, which shows whether the cause is among the recorded changes."""
-    if is_first:
-        found = f"the cause is {suspects[0][0]}" if len(suspects) == 1 else f"continue with run {name}.1"
-        slow = "no recorded change is the cause: check the nodes and whatever is not recorded"
-        rest = _runs(suspects, f"{name}.1", is_first=False) if len(suspects) > 1 else []
-        return [_run(name, suspects, found, slow), *rest]
-    half = -(-len(suspects) // 2)
-    first, second = suspects[:half], suspects[half:]
-    names = [f"{name}.1", f"{name}.2"]
+    """The first run reverts everything, to show that the cause was recorded; each other half the suspects."""
+    half = len(suspects) if is_first else -(-len(suspects) // 2)
+    reverted, names = suspects[:half], [f"{name}.1", f"{name}.2"]
     texts, below = [], []
-    for part, part_name in zip((first, second), names, strict=True):
-        is_found = len(part) == 1
-        texts.append(f"the cause is {part[0][0]}" if is_found else f"continue with run {part_name}")
-        below += [] if is_found else _runs(part, part_name, is_first=False)
-    return [_run(name, first, *texts), *below]
-
-
-def _run(name: str, suspects: Sequence[Suspect], if_fast: str, if_slow: str) -> BisectionRun:
-    fields = {
-        change.name: parse_plan_value(change.before)
-        for _, changes in suspects
-        for change in changes
-        if change.kind == "plan"
-    }
-    return BisectionRun(
-        name=name, revert=[text for text, _ in suspects], plan=fields, if_fast=if_fast, if_slow=if_slow
+    for part, part_name in zip((reverted, suspects[half:]), names, strict=True):
+        if len(part) > 1:
+            texts.append(f"continue with run {part_name}")
+            below += _runs(part, part_name, is_first=False)
+        elif part:
+            texts.append(f"the cause is {part[0][0]}")
+        else:
+            texts.append("no recorded change is the cause: check the nodes and whatever is not recorded")
+    changes = [change for _, listed in reverted for change in listed if change.kind == "plan"]
+    run = BisectionRun(
+        name=name,
+        revert=[text for text, _ in reverted],
+        plan={change.name: parse_plan_value(change.before) for change in changes},
+        if_fast=texts[0],
+        if_slow=texts[1],
     )
+    return [run, *below]

@@ -12,8 +12,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tools.nightly.night import Night, StoredResult
-from tools.nightly.noise import USUAL_SCATTER, level_variance, median_known
-from tools.nightly.steps import Hint, LevelHistory, Rules, Step, detect_steps
+from tools.nightly.noise import USUAL_SCATTER, FigureValues, level_variance, median_known
+from tools.nightly.steps import (
+    DetectionRules,
+    Hint,
+    LevelHistory,
+    LevelStep,
+    detect_steps,
+    hints_among,
+)
 
 STEP_TIME, MFU, MEMORY, SPREAD = "step_time_s", "mfu", "peak_memory_bytes", "rank_spread_ratio"
 TERM = "terms_s."
@@ -29,12 +36,17 @@ RECOVERED_SHARE = 0.5
 """A regression of which less than this share is left is over."""
 NEAR_SCATTERS = 2.0
 NEAR_NIGHTS = 7
+DRIFT_NIGHTS, MIN_DRIFT_NIGHTS = 28, 5
+DRIFT_FIT = 0.9
+"""A slope is told if it leaves less than this share of the squares that the best single step leaves: so do 5%
+of steps of 4% after 4 nights, 2% after 7, and 92% of drifts of 0.5% a night after 14, at 1% scatter."""
+MAX_JUMP_SCATTERS = 7.0
 MAX_RETURN_NIGHTS = 10
-"""An improvement that lasts for fewer nights was none: its end is no regression."""
+"""The end of an improvement that lasted fewer nights is not a regression."""
 
 
 @dataclass(frozen=True)
-class Figure:
+class WatchedFigure:
     name: str
     label: str
     min_change: float
@@ -43,11 +55,6 @@ class Figure:
     from_scale: Callable[[float], float]
     is_ratio: bool = True
     """Whether a change reads as a ratio of the figure itself; else as a share of the step."""
-
-    @property
-    def is_headline(self) -> bool:
-        """The others explain, or warn of something that costs no time yet."""
-        return self.name == STEP_TIME
 
     def change_ratio(self, before: float, after: float) -> float:
         """Between two levels in this scale, as people read it: +0.05 is five percent (of the step) more."""
@@ -58,9 +65,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Series:
-    """A figure over the nights that have it."""
-
-    figure: Figure
+    figure: WatchedFigure
     nights: list[int]
     """Which nights of the workload have it."""
     times: list[float]
@@ -68,18 +73,8 @@ class Series:
     values: list[float]
     """In the figure's scale."""
 
-    def hints_of(self, hints: Sequence[Hint]) -> list[Hint]:
-        """With the nights of the workload as positions in this series."""
-        return [
-            replace(
-                hint, night=bisect_left(self.nights, hint.night), known=bisect_left(self.nights, hint.known)
-            )
-            for hint in hints
-            if hint.night in self.nights
-        ]
 
-
-class Finding(StoredResult):
+class NightFinding(StoredResult):
     figure: str
     label: str
     state: str
@@ -96,7 +91,9 @@ class Finding(StoredResult):
     anchor: float
     """The level before the first regression that is still open; `before` if there is none."""
     scatter_ratio: float
-    """Of single nights, as `change_ratio`."""
+    """Scatter of single nights, in the unit of `change_ratio`."""
+    drift_ratio: float | None = None
+    """Change per night, in the unit of `change_ratio`, if it came night by night and not at once."""
 
     @property
     def is_bad(self) -> bool:
@@ -104,92 +101,155 @@ class Finding(StoredResult):
 
 
 @dataclass(frozen=True)
-class Judgement:
+class FigureJudgement:
     """What to report of one figure on the last night, if anything, and how it got there."""
 
     series: Series
     history: LevelHistory
-    finding: Finding | None = None
+    finding: NightFinding | None = None
     first_night: int = 0
-    """Of the finding, among the workload's nights."""
+    """The finding's first night, as an index into the workload's nights."""
 
 
 @dataclass(frozen=True)
 class _OpenRegression:
     """The steps of a figure as a reader of the reports has followed them."""
 
-    first: Step | None = None
+    first: LevelStep | None = None
     """The step that began the regression that is still open."""
-    last: Step | None = None
+    last: LevelStep | None = None
     """The last step that was not cleared."""
-    closed: Step | None = None
+    closed: LevelStep | None = None
     """The step that began the regression that `last` ended."""
 
 
 def list_series(nights: Sequence[Night], min_step_ratio: float = MIN_STEP_RATIO) -> list[Series]:
     """The step time first. Nights are of one contract, oldest first."""
     step_s = median_known([night.step_time_s for night in nights], 1.0)
-    figures: list[tuple[Figure, Callable[[Night], float | None]]] = [
-        (_ratio(STEP_TIME, "step time", min_step_ratio), lambda night: night.step_time_s),
-        (_inverse(MFU, "MFU", min_step_ratio), lambda night: night.mfu),
-        (_ratio(MEMORY, "peak memory", 0.02), lambda night: night.peak_memory_bytes),
-        (_share(SPREAD, "spread of ranks", 0.02, 1.0), lambda night: night.rank_spread_ratio),
+    min_step = math.log1p(min_step_ratio)
+
+    def share(name: str, label: str, least: float, whole: float) -> WatchedFigure:
+        return WatchedFigure(name, label, least, lambda x: x / whole, lambda y: y * whole, is_ratio=False)
+
+    figures = [
+        WatchedFigure(STEP_TIME, "step time", min_step, math.log, math.exp),
+        # Less is worse.
+        WatchedFigure(MFU, "MFU", min_step, lambda x: -math.log(x), lambda y: math.exp(-y)),
+        WatchedFigure(MEMORY, "peak memory", math.log1p(0.02), math.log, math.exp),
+        share(SPREAD, "spread of ranks", 0.02, 1.0),
     ]
-    terms = sorted({term for night in nights for term in night.terms_s})
-    figures += [(_share(TERM + term, term, 0.01, step_s), _read_term(term)) for term in terms]
-    all_series = [_series(figure, read, nights) for figure, read in figures]
-    return [series for series in all_series if series.values]
-
-
-def _read_term(name: str) -> Callable[[Night], float | None]:
-    return lambda night: night.terms_s.get(name)
-
-
-def _ratio(name: str, label: str, min_ratio: float) -> Figure:
-    return Figure(name, label, math.log1p(min_ratio), math.log, math.exp)
-
-
-def _inverse(name: str, label: str, min_ratio: float) -> Figure:
-    """Less is worse."""
-    return Figure(name, label, math.log1p(min_ratio), lambda x: -math.log(x), lambda y: math.exp(-y))
-
-
-def _share(name: str, label: str, min_change: float, whole: float) -> Figure:
-    return Figure(name, label, min_change, lambda x: x / whole, lambda y: y * whole, is_ratio=False)
-
-
-def _series(figure: Figure, read: Callable[[Night], float | None], nights: Sequence[Night]) -> Series:
-    positions, values = [], []
-    for position, night in enumerate(nights):
-        value = read(night)
-        if value is not None and (value > 0 or not figure.is_ratio):
-            positions.append(position)
-            values.append(figure.to_scale(value))
-    times = [nights[position].at for position in positions]
-    return Series(figure, positions, times, values)
+    values: dict[str, list[float | None]] = {
+        figure.name: [getattr(night, figure.name) for night in nights] for figure in figures
+    }
+    for term in sorted({term for night in nights for term in night.terms_s}):
+        figures.append(share(TERM + term, term, 0.01, step_s))
+        values[TERM + term] = [night.terms_s.get(term) for night in nights]
+    found = []
+    for figure in figures:
+        usable = {
+            position: figure.to_scale(value)
+            for position, value in enumerate(values[figure.name])
+            if value is not None and (value > 0 or not figure.is_ratio)
+        }
+        if usable:
+            times = [nights[position].at for position in usable]
+            found.append(Series(figure, list(usable), times, list(usable.values())))
+    return found
 
 
 def judge(
     series: Series,
     changed: Collection[int] = (),
-    rules: Rules | None = None,
+    rules: DetectionRules | None = None,
     unreported: int | None = None,
     hints: Sequence[Hint] = (),
-) -> Judgement:
+) -> FigureJudgement:
     """`changed` are the nights on which the environment changed, `hints` all that points at a step; nights
     from `unreported` on (the last one if absent) have not been reported yet.
     """
-    rules = rules or Rules()
-    if not series.figure.is_headline:
+    rules, figure = rules or DetectionRules(), series.figure
+    if figure.name != STEP_TIME:
         rules = replace(rules, false_alarm_chance=rules.false_alarm_chance * STRICTER)
-    figure = series.figure
-    history = detect_steps(series.values, USUAL_SCATTER, figure.min_change, rules, series.hints_of(hints))
+    known = hints_among(hints, series.nights)
+    history = detect_steps(series.values, USUAL_SCATTER, figure.min_change, rules, known)
     last = len(series.values) - 1
     fresh = last if unreported is None else min(last, bisect_left(series.nights, unreported))
-    return _judge(series, history, rules, changed, fresh)
+    regression = _follow_regression(history.steps)
+    outlier = history.steps[-1] if history.steps else None
+    if outlier and outlier.cleared is None and outlier.confirmed is None and outlier.after < outlier.before:
+        now = outlier.before  # a single better night proves nothing yet
+    else:
+        now = rules.level(np.asarray([series.values[night] for night in history.present[-rules.window :]]))
+    nothing, step = FigureJudgement(series, history), regression.last
+    if not regression.first or not step:
+        # An improvement is reported once, on nights that have not been reported.
+        if outlier and (outlier.cleared or 0) >= max(fresh, 1):
+            if outlier.after < outlier.before:
+                return nothing
+            return _finding(series, history, RECOVERED, replace(outlier, before=outlier.after), now)
+        if step is None or step.after > step.before or step.confirmed is None or step.confirmed < fresh:
+            return nothing
+        return _finding(series, history, RECOVERED if regression.closed else IMPROVED, step, now)
+    if last - step.night >= ACCEPTED_AFTER:
+        return nothing
+    alarm = alarm_night(step, series, changed)
+    state, drift = OPEN, _find_drift(series.values, step.scatter)
+    if step.after > step.before and (alarm is None or alarm >= fresh):
+        state = SUSPECTED if alarm is None else NEW
+    if drift and state != SUSPECTED:
+        # It is told as new once: what follows is more of the same.
+        state = NEW if state == NEW and regression.first is step else OPEN
+        slope = replace(step, night=drift.night, before=drift.before)
+        found = _finding(series, history, state, slope, drift.now, regression.first.before)
+        rate = figure.change_ratio(drift.before, drift.before + drift.per_night)
+        told = found.finding and found.finding.model_copy(update={"drift_ratio": rate})
+        return replace(found, finding=told)
+    shown = regression.first if state == OPEN else step
+    return _finding(series, history, state, shown, now, regression.first.before)
 
 
-def new_regressions(steps: Sequence[Step]) -> list[Step]:
+@dataclass(frozen=True)
+class _Drift:
+    """A slope, in the figure's own scale."""
+
+    night: int
+    """The last night before it."""
+    before: float
+    now: float
+    per_night: float
+
+
+def _find_drift(values: Sequence[float], scatter: float) -> _Drift | None:
+    """The slope to a worse level that the recent nights lie nearer to than to any single step, unless it has
+    a jump that single nights do not scatter by."""
+    recent = np.asarray(values[-DRIFT_NIGHTS:])
+    nights = np.arange(len(recent))
+    starts = nights[: len(recent) - MIN_DRIFT_NIGHTS]
+    if not len(starts):
+        return None
+
+    def fit(shapes: FigureValues) -> tuple[FigureValues, FigureValues]:
+        """How steep each shape is at its best, and the squares that it leaves."""
+        off, values = shapes - shapes.mean(axis=1, keepdims=True), recent - recent.mean()
+        squares = (off**2).sum(axis=1)
+        sizes = off @ values / squares
+        return sizes, (values**2).sum() - sizes**2 * squares
+
+    ramps = np.maximum(nights - starts[:, None], 0.0)
+    slopes, left = fit(ramps)
+    best = int(np.argmin(left))
+    _, left_by_steps = fit(np.asarray(nights >= nights[1:, None], dtype=np.float64))
+    if slopes[best] <= 0 or left[best] >= DRIFT_FIT * left_by_steps.min():
+        return None
+    if np.diff(recent[starts[best] :]).max() > MAX_JUMP_SCATTERS * scatter:
+        return None
+    rate = float(slopes[best])
+    before = float(recent.mean() - rate * ramps[best].mean())
+    total = rate * float(ramps[best][-1])
+    return _Drift(len(values) - len(recent) + int(starts[best]), before, before + total, rate)
+
+
+def new_regressions(steps: Sequence[LevelStep]) -> list[LevelStep]:
     """Steps to a worse level, but for the end of an improvement that did not last."""
     lasting = [step for step in steps if step.cleared is None]
     return [
@@ -199,88 +259,49 @@ def new_regressions(steps: Sequence[Step]) -> list[Step]:
     ]
 
 
-def _is_return(step: Step, last: Step) -> bool:
+def _is_return(step: LevelStep, last: LevelStep) -> bool:
     """From a short improvement to the level before it."""
     is_short = step.night - last.night < MAX_RETURN_NIGHTS
     return is_short and last.after < last.before and step.before < step.after < last.before + step.scatter
 
 
-def alarm_night(step: Step, series: Series, changed: Collection[int]) -> int | None:
+def alarm_night(step: LevelStep, series: Series, changed: Collection[int]) -> int | None:
     """The night on which a step is reported as new, as a position in the series."""
     if step.noticed != step.confirmed and series.nights[step.night] in changed:
         return step.noticed
     return step.confirmed
 
 
-def _judge(
-    series: Series, history: LevelHistory, rules: Rules, changed: Collection[int], fresh: int
-) -> Judgement:
-    regression = _follow_regression(history.steps)
-    now = _present_level(series, history, rules)
-    if not regression.first or not regression.last:
-        return _judge_improvement(series, history, regression, now, fresh)
-    first, last = regression.first, regression.last
-    if len(series.values) - 1 - last.night >= ACCEPTED_AFTER:
-        return Judgement(series, history)
-    is_worse, alarm = last.after > last.before, alarm_night(last, series, changed)
-    if is_worse and (alarm is None or alarm >= fresh):
-        return _finding(series, history, SUSPECTED if alarm is None else NEW, last, now, first.before)
-    return _finding(series, history, OPEN, first, now, first.before)
-
-
-def _present_level(series: Series, history: LevelHistory, rules: Rules) -> float:
-    """The level before a single better night, if there is one: that night proves nothing yet."""
-    last = history.steps[-1] if history.steps else None
-    if last and last.cleared is None and last.confirmed is None and last.after < last.before:
-        return last.before
-    return rules.level(np.asarray([series.values[night] for night in history.present[-rules.window :]]))
-
-
-def _judge_improvement(
-    series: Series, history: LevelHistory, regression: _OpenRegression, now: float, fresh: int
-) -> Judgement:
-    """Only of nights that have not been reported."""
-    nothing = Judgement(series, history)
-    if history.steps and (history.steps[-1].cleared or 0) >= max(fresh, 1):
-        outlier = history.steps[-1]
-        if outlier.after < outlier.before:
-            return nothing
-        return _finding(series, history, RECOVERED, replace(outlier, before=outlier.after), now)
-    last = regression.last
-    if last is None or last.after > last.before or last.confirmed is None or last.confirmed < fresh:
-        return nothing
-    return _finding(series, history, RECOVERED if regression.closed else IMPROVED, last, now)
-
-
-def _follow_regression(steps: list[Step]) -> _OpenRegression:
+def _follow_regression(steps: list[LevelStep]) -> _OpenRegression:
+    """A regression is over near the level before it, or nearer to that than to its own."""
     regression = _OpenRegression()
     for step in steps:
-        is_better = step.after < step.before
+        first, is_better = regression.first, step.after < step.before
         if step.cleared is not None or (is_better and step.confirmed is None):
             continue
         if regression.last and _is_return(step, regression.last):
-            regression = replace(regression, last=regression.first)
-        elif regression.first is None:
+            regression = replace(regression, last=first)
+        elif first is None:
             regression = _OpenRegression(first=None if is_better else step, last=step)
-        elif _is_back(step, regression.first):
-            regression = _OpenRegression(last=step, closed=regression.first)
         else:
+            near = NEAR_SCATTERS * step.scatter * (2 * level_variance(NEAR_NIGHTS)) ** 0.5
+            is_near = step.after - first.before < max(near, RECOVERED_SHARE * (first.after - first.before))
             regression = replace(regression, last=step)
+            if is_better and is_near:
+                regression = _OpenRegression(last=step, closed=first)
     return regression
 
 
-def _is_back(step: Step, first: Step) -> bool:
-    """Near the level before the regression, or nearer to it than to the regression."""
-    near = NEAR_SCATTERS * step.scatter * (2 * level_variance(NEAR_NIGHTS)) ** 0.5
-    left = step.after - first.before
-    return step.after < step.before and left < max(near, RECOVERED_SHARE * (first.after - first.before))
-
-
 def _finding(
-    series: Series, history: LevelHistory, state: str, step: Step, now: float, anchor: float | None = None
-) -> Judgement:
+    series: Series,
+    history: LevelHistory,
+    state: str,
+    step: LevelStep,
+    now: float,
+    anchor: float | None = None,
+) -> FigureJudgement:
     figure = series.figure
-    finding = Finding(
+    finding = NightFinding(
         figure=figure.name,
         label=figure.label,
         state=state,
@@ -292,4 +313,4 @@ def _finding(
         anchor=figure.from_scale(step.before if anchor is None else anchor),
         scatter_ratio=abs(figure.change_ratio(0.0, step.scatter)),
     )
-    return Judgement(series, history, finding, series.nights[step.night])
+    return FigureJudgement(series, history, finding, series.nights[step.night])

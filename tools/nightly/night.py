@@ -13,17 +13,24 @@ import yaml
 from pydantic import AliasChoices, ConfigDict, Field, ValidationError
 
 from tools.errors import DataError, InputError
-from tools.recommend.report import PlanFields, PlanValue
+from tools.recommend.report import PlanFields
 from tools.scenario import Scenario
-from tools.scenario.model import Record
-from tools.scenario.spec import TRAINING_OPTIONS, Result
+from tools.scenario.fields import StrictModel, input_error
+from tools.scenario.spec import TRAINING_OPTIONS, ClosedModel, PlanValue
+from tools.trace.parts import StepPart
 
 FORMAT = 1
-Described = Mapping[str, Any]
+StatedWorkload = Mapping[str, Any]
 """A scenario as its author wrote it: the job's own plan is merged into it before it is parsed."""
+ROUTING_GROUPS = ("n_group", "topk_group")
+FILE = "job.yaml"
+MAX_BYTES = 1 << 20
+MAX_ENTRIES = 10_000
+ENVIRONMENT_PARTS = ("versions", "nodes", "data", "plan")
+_WORDS: PlanFields = {"true": True, "false": False, "null": None, "": None}
 
 
-class StoredResult(Result):
+class StoredResult(ClosedModel):
     """Base of what the database keeps: fields of a newer release are ignored when an older one reads them."""
 
     model_config = ConfigDict(extra="ignore")
@@ -69,6 +76,8 @@ class Night(StoredResult):
     """How much longer the slowest rank's own work takes than the median rank's, over the step."""
     peak_memory_bytes: float | None = None
     slow_ranks: list[SlowRank] = Field(default_factory=list)
+    parts: list[StepPart] = Field(default_factory=list)
+    """What the traces' mean step is made of; empty without traces."""
     environment: RunEnvironment = Field(
         default_factory=RunEnvironment,
         # Records of release 0.1 have the second name.
@@ -78,19 +87,13 @@ class Night(StoredResult):
     notes: list[str] = Field(default_factory=list)
 
 
-def parse_night(record: Mapping[str, object]) -> Night:
+def parse_night(record: object) -> Night:
     """From the database; a record that cannot be read is not the user's fault."""
     try:
         return Night.model_validate(record)
     except ValidationError as error:
-        reason = error.errors()[0]
-        place = ".".join(map(str, reason["loc"]))
-        raise DataError(
-            f"a stored night cannot be read: {place}: {reason['msg']}; remove it from the table nights"
-        ) from None
-
-
-ROUTING_GROUPS = ("n_group", "topk_group")
+        fault = input_error(error, Night)
+        raise DataError(f"a stored night cannot be read: {fault}; remove it from the table nights") from None
 
 
 def contract_of(scenario: Scenario) -> str:
@@ -108,22 +111,15 @@ def contract_of(scenario: Scenario) -> str:
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _unstated_fields(part: Record, names: Sequence[str]) -> set[str]:
+def _unstated_fields(part: StrictModel, names: Sequence[str]) -> set[str]:
     return {name for name in names if getattr(part, name) == type(part).model_fields[name].default}
 
 
-def with_job_plan(described: Described, plan: PlanFields) -> Described:
+def with_job_plan(described: StatedWorkload, plan: PlanFields) -> StatedWorkload:
     """The scenario with what the job states of its plan; a cold start takes the job's plan as a whole."""
     if not plan:
         return described
     return {**described, "plan": {**(described.get("plan") or {}), **plan}}
-
-
-FILE = "job.yaml"
-MAX_BYTES = 1 << 20
-MAX_ENTRIES = 10_000
-PARTS = ("versions", "nodes", "data", "plan")
-_WORDS: PlanFields = {"true": True, "false": False, "null": None, "": None}
 
 
 def read_environment(folder: Path) -> RunEnvironment:
@@ -138,31 +134,30 @@ def read_environment(folder: Path) -> RunEnvironment:
         raise InputError(FILE, str(path), f"cannot be read: {error.strerror or error}") from None
     if len(content) > MAX_BYTES:
         raise InputError(FILE, str(path), f"must be at most {MAX_BYTES} bytes")
-    return parse_environment(_load(content, path))
-
-
-def _load(content: bytes, path: Path) -> object:
     try:
         # BaseLoader makes text of every value and never a Python object.
-        return yaml.load(content, Loader=yaml.BaseLoader)
+        return parse_environment(yaml.load(content, Loader=yaml.BaseLoader))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise InputError(FILE, str(path), f"must be YAML: {reason}") from None
+        mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
+        where = f": line {mark.line + 1} is not" if mark else ""
+        raise InputError(FILE, str(path), f"must be YAML{where}") from None
 
 
 def parse_environment(content: object) -> RunEnvironment:
     """From the content of job.yaml, or from the same fields in another file."""
     if not isinstance(content, dict):
-        raise InputError(FILE, content, f"must have {', '.join(PARTS)}")
+        raise InputError(FILE, content, f"must have {', '.join(ENVIRONMENT_PARTS)}")
     for name in content:
-        if name not in PARTS:
-            raise InputError(f"{FILE} {name}", content[name], f"allowed: {', '.join(PARTS)}")
+        if name not in ENVIRONMENT_PARTS:
+            raise InputError(f"{FILE} {name}", content[name], f"allowed: {', '.join(ENVIRONMENT_PARTS)}")
     plan = _parse_texts("plan", content.get("plan"))
-    data = content.get("data")
+    nodes, data = content.get("nodes") or [], content.get("data")
+    if not isinstance(nodes, list) or len(nodes) > MAX_ENTRIES:
+        raise InputError(f"{FILE} nodes", nodes, "must be a list of names")
     return RunEnvironment(
         versions=_parse_texts("versions", content.get("versions")),
         plan={name: parse_plan_value(value) for name, value in plan.items()},
-        nodes=_parse_nodes(content.get("nodes")),
+        nodes=[_parse_text("nodes", name) for name in nodes],
         data=_parse_text("data", data) if data else None,
     )
 
@@ -172,13 +167,6 @@ def _parse_texts(part: str, content: object) -> dict[str, str]:
     if not isinstance(content, dict) or len(content) > MAX_ENTRIES:
         raise InputError(f"{FILE} {part}", content, "must be names with a value each")
     return {str(name): _parse_text(f"{part}.{name}", value) for name, value in content.items()}
-
-
-def _parse_nodes(content: object) -> list[str]:
-    content = content or []
-    if not isinstance(content, list) or len(content) > MAX_ENTRIES:
-        raise InputError(f"{FILE} nodes", content, "must be a list of names")
-    return [_parse_text("nodes", name) for name in content]
 
 
 def _parse_text(field: str, value: object) -> str:

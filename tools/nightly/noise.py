@@ -1,7 +1,7 @@
 """Level and scatter of a figure over some nights, by estimators that outliers do not move.
 
 Hodges-Lehmann and a clipped standard deviation instead of median and MAD: as robust in practice, with a third
-fewer nights for the same certainty (`make bench-nightly` compares both).
+fewer nights for the same certainty (`make bench NAME=nightly` compares both).
 """
 
 import math
@@ -10,9 +10,8 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import stdtrit
 
-Values = NDArray[np.float64]
+FigureValues = NDArray[np.float64]
 Places = NDArray[np.intp]
 
 QN_FACTOR = 2.21914
@@ -20,10 +19,10 @@ QN_FACTOR = 2.21914
 QN_SMALL = {2: 0.399, 3: 0.994, 4: 0.512, 5: 0.844, 6: 0.611, 7: 0.857, 8: 0.669, 9: 0.872}
 """Their corrections for few values; above nine n / (n + 1.4) for odd n and n / (n + 3.8) for even."""
 EFFICIENCY = 0.92
-"""Of `scatter` against the standard deviation, under normal noise, from 8 nights on (simulated)."""
+"""`scatter` against the standard deviation, under normal noise, from 8 nights on (simulated)."""
 USUAL_SCATTER = 0.005
-"""Of the step time between nights. Repeated runs of 154 of 174 systems in MLPerf Training 4.0 and 5.1 scatter
-by less (their published logs, 1,990 runs); nights of a shared cluster scatter by more than runs in a row."""
+"""Scatter of the step time between nights. Repeated runs of 154 of 174 systems in MLPerf Training 4.0 and 5.1
+scatter by less (their published logs, 1,990 runs); nights of a shared cluster by more than runs in a row."""
 PRIOR_NIGHTS = 1.0
 """What the usual scatter counts as. The same 174 systems differ so much that a scaled inverse chi-squared
 distribution fitted to them has 0.9 degrees of freedom (`research.nights.fit_scatter_prior`)."""
@@ -39,7 +38,7 @@ LEVEL_VARIANCE = np.pi / 3
 """Variance of the Hodges-Lehmann estimate under normal noise, in variances of the mean (1963)."""
 
 
-def scatter(values: Values) -> float:
+def scatter(values: FigureValues) -> float:
     """The standard deviation after outliers were moved in to three times Qn.
 
     Nearly as efficient as the standard deviation, where Qn alone throws away a fifth of the nights.
@@ -51,7 +50,7 @@ def scatter(values: Values) -> float:
     return math.sqrt(float(deviations @ deviations) / (len(values) - 1))
 
 
-def qn(values: Values) -> float:
+def qn(values: FigureValues) -> float:
     """Qn of Croux and Rousseeuw: a quartile of all differences. Up to half of the nights may be outliers."""
     n = len(values)
     first, second = _pairs(n, 1)
@@ -62,7 +61,7 @@ def qn(values: Values) -> float:
     return float(QN_FACTOR * correction * quartile)
 
 
-def level(values: Values) -> float:
+def level(values: FigureValues) -> float:
     """The Hodges-Lehmann estimate: the median of the means of all pairs, each value with itself too."""
     first, second = _pairs(len(values), 0)
     sums = values[first] + values[second]
@@ -71,7 +70,7 @@ def level(values: Values) -> float:
     return float(parted[low] + parted[high]) / 4
 
 
-def correlation(deviations: Values, scatter: float) -> float:
+def correlation(deviations: FigureValues, scatter: float) -> float:
     """Lag-one autocorrelation, at least 0: the estimate shrunk by what real histories have.
 
     Outliers are clipped and the bias is removed (Marriott and Pope 1954); the standard error is that of
@@ -101,7 +100,7 @@ def level_variance(num_nights: int, correlation: float = 0.0) -> float:
 
 
 def degrees_of_freedom(num_nights: int, num_levels: int = 1) -> float:
-    """Of a scatter estimated around as many levels."""
+    """How many a scatter has that is estimated around as many levels."""
     return max(EFFICIENCY * (num_nights - num_levels), 1.0)
 
 
@@ -118,14 +117,7 @@ def with_prior(scatter: float, freedom: float, usual: float) -> tuple[float, flo
     return math.sqrt((freedom * scatter**2 + PRIOR_NIGHTS * usual**2) / total), total
 
 
-@cache
-def limit(chance: float, freedom: float) -> float:
-    """Threshold in scatters; larger when the scatter is known from few nights (Student's t)."""
-    return float(stdtrit(freedom, 1.0 - chance))
-
-
 def median_known(values: Sequence[float | None], default: float) -> float:
-    """The median of the values that are not None."""
     known = [value for value in values if value is not None]
     return float(np.median(known)) if known else default
 

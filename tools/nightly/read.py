@@ -6,51 +6,121 @@ Means over ranks and the steps after warm-up, in the cost model's terms.
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from pydantic import BaseModel, Field, JsonValue
 
-from tools.cost.predict import predict
 from tools.errors import InputError
+from tools.model.logs import read_steps
+from tools.model.predict import predict
 from tools.nightly.night import (
-    PARTS,
-    Described,
+    ENVIRONMENT_PARTS,
     Night,
     RunEnvironment,
     SlowRank,
+    StatedWorkload,
     contract_of,
     parse_environment,
     read_environment,
     with_job_plan,
 )
+from tools.physics.memory import GIB
 from tools.scenario import Scenario, parse_scenario
+from tools.scenario.fields import Allowed, build
 from tools.trace.alignment import align
-from tools.trace.breakdown import add_breakdowns
+from tools.trace.breakdown import add_breakdowns, count_warm_up
 from tools.trace.folder import find_trace_files
 from tools.trace.isolate import Check
-from tools.trace.rank_profile import RankProfile
+from tools.trace.rank_profile import RankProfile, mean_parts
 from tools.trace.report import TraceAnalysis, analyse_folder
 from tools.trace.terms import measure_terms
 
 NO_STEPS = "marks no steps; profile with torch.profiler's schedule and step(), as 'asap profile' does"
 MAX_SLOW_RANKS = 16
+MAX_PARTS = 100
+"""Of a night: years of nights are kept."""
 EDGE_BYTES = 1 << 16
 PLAIN_TERMS = ("compute", "exposed_communication", "memory", "idle")
+MAX_METRICS_BYTES = 64 << 20
+STEP, STEPS = "step_time_s", "step_times_s"
+MIN_POSITIVE, MAX_NUMBER = 1e-12, 1e18
+"""Beyond them ratios become infinite."""
+PositiveNumber = Annotated[float, Field(strict=True, ge=MIN_POSITIVE, le=MAX_NUMBER, allow_inf_nan=False)]
+Finite = Annotated[float, Field(strict=True, ge=-MAX_NUMBER, le=MAX_NUMBER, allow_inf_nan=False)]
+POSITIVE = Allowed(f"positive numbers up to {MAX_NUMBER:.0e}")
+
+
+class MetricsFile(BaseModel):
+    """What a job logs by itself; of a field that several lines have, the last one counts."""
+
+    step_times_s: Annotated[list[PositiveNumber], Field(min_length=1), POSITIVE]
+    warmup: JsonValue = None
+    """How many of the first steps do not count; anything but such a number is found out from the steps."""
+    rank_times_s: Annotated[list[PositiveNumber], Field(min_length=1), POSITIVE] | None = None
+    """What each rank's own work takes."""
+    mfu: (
+        Annotated[PositiveNumber, Field(le=1), Allowed("a ratio above 0 and at most 1, not percent")] | None
+    ) = None
+    breakdown_s: Annotated[dict[str, Finite], Allowed("parts of the step with seconds each")] | None = None
+    peak_memory_bytes: Annotated[PositiveNumber | list[PositiveNumber], POSITIVE] | None = None
+    versions: JsonValue = None
+    plan: JsonValue = None
+    nodes: JsonValue = None
+    data: JsonValue = None
+    """As in a job.yaml, which they outrank."""
+    fingerprint: JsonValue = None
+    """What a result.json has in place of versions and data."""
+
+    def steady_times_s(self) -> list[float]:
+        times_s, warmup = self.step_times_s, self.warmup
+        if isinstance(warmup, int) and not isinstance(warmup, bool) and 0 <= warmup < len(times_s):
+            return times_s[warmup:]
+        return times_s[count_warm_up(times_s) :]
 
 
 def read_profile_night(
-    described: Described, folder: Path, check: Check | None = None
+    stated: StatedWorkload, folder: Path, check: Check | None = None
 ) -> tuple[Night, TraceAnalysis]:
     """The night, and the analysis it was made from. Raises InputError if there is nothing to measure."""
     environment = read_environment(folder)
-    scenario = parse_scenario(with_job_plan(described, environment.plan), need_plan=False)
+    scenario = parse_scenario(with_job_plan(stated, environment.plan), need_plan=False)
     analysis = analyse_folder(folder, check=check)
+    unreadable = analysis.profile.unreadable
     ranks = [rank for rank in analysis.profile.ranks if rank.steady_steps]
     if not ranks:
-        raise InputError("traces", str(folder), _reason(analysis))
-    return _profile_night(scenario, environment, folder, ranks, analysis), analysis
+        unread = "" if analysis.profile.ranks else f"{unreadable[0].file}: {unreadable[0].reason}"
+        raise InputError("traces", str(folder), f"no trace could be read; {unread}" if unread else NO_STEPS)
+    terms_s = _profile_terms(scenario, ranks)
+    step_s = sum(terms_s.values())
+    # Compute and copies: what a rank does before it can wait for others.
+    totals = {rank.rank: (rank.steady_breakdown, len(rank.steady_steps)) for rank in ranks}
+    own_s = {rank: (total.compute_ns + total.memory_ns) * 1e-9 / n for rank, (total, n) in totals.items()}
+    num_steps = min(len(rank.steady_steps) for rank in ranks)
+    step_times = [[step.breakdown.total_ns for step in rank.steady_steps[:num_steps]] for rank in ranks]
+    peaks = [rank.memory.peak_allocated_bytes for rank in ranks if rank.memory]
+    night = Night(
+        key=profile_key(folder),
+        at=profile_time(folder),
+        contract=contract_of(scenario),
+        num_devices=scenario.cluster.num_devices,
+        num_steps=num_steps,
+        step_time_s=step_s,
+        step_error_ratio=error_ratio(np.mean(step_times, axis=0).tolist()),
+        mfu=mfu_of(scenario, step_s),
+        terms_s=terms_s,
+        rank_spread_ratio=spread(list(own_s.values()), step_s),
+        peak_memory_bytes=float(max(peaks)) if peaks else None,
+        slow_ranks=slow_ranks(own_s, environment.nodes, scenario.cluster.devices_per_node),
+        parts=mean_parts(ranks, most=MAX_PARTS),
+        environment=_with_whole_plan(environment, scenario),
+        source="/".join(folder.absolute().parts[-2:]),
+        notes=[f"{len(unreadable)} of {len(unreadable) + len(ranks)} traces could not be read"]
+        if unreadable
+        else [],
+    )
+    return night, analysis
 
 
 def profile_key(folder: Path) -> str:
@@ -67,45 +137,7 @@ def profile_key(folder: Path) -> str:
 
 
 def profile_time(folder: Path) -> float:
-    """When the last of its files was written."""
     return max(path.stat().st_mtime for path in find_trace_files(folder))
-
-
-def _reason(analysis: TraceAnalysis) -> str:
-    if analysis.profile.ranks:
-        return NO_STEPS
-    first = analysis.profile.unreadable[0]
-    return f"no trace could be read; {first.file}: {first.reason}"
-
-
-def _profile_night(
-    scenario: Scenario,
-    environment: RunEnvironment,
-    folder: Path,
-    ranks: list[RankProfile],
-    analysis: TraceAnalysis,
-) -> Night:
-    terms_s = _profile_terms(scenario, ranks)
-    step_s = sum(terms_s.values())
-    own_s = {rank.rank: _own_work_s(rank) for rank in ranks}
-    unread = len(analysis.profile.unreadable)
-    return Night(
-        key=profile_key(folder),
-        at=profile_time(folder),
-        contract=contract_of(scenario),
-        num_devices=scenario.cluster.num_devices,
-        num_steps=min(len(rank.steady_steps) for rank in ranks),
-        step_time_s=step_s,
-        step_error_ratio=_step_error(ranks),
-        mfu=mfu_of(scenario, step_s),
-        terms_s=terms_s,
-        rank_spread_ratio=spread(list(own_s.values()), step_s),
-        peak_memory_bytes=_peak_memory(ranks),
-        slow_ranks=slow_ranks(own_s, environment.nodes, scenario.cluster.devices_per_node),
-        environment=_with_whole_plan(environment, scenario),
-        source="/".join(folder.absolute().parts[-2:]),
-        notes=[f"{unread} of {unread + len(ranks)} traces could not be read"] if unread else [],
-    )
 
 
 def _profile_terms(scenario: Scenario, ranks: list[RankProfile]) -> dict[str, float]:
@@ -118,24 +150,11 @@ def _profile_terms(scenario: Scenario, ranks: list[RankProfile]) -> dict[str, fl
     return {name: getattr(whole, f"{name}_ns") * 1e-9 / steps for name in PLAIN_TERMS}
 
 
-def _step_error(ranks: list[RankProfile]) -> float | None:
-    """By the scatter of the steps, each as the mean of its ranks."""
-    count = min(len(rank.steady_steps) for rank in ranks)
-    times = [[step.breakdown.total_ns for step in rank.steady_steps[:count]] for rank in ranks]
-    return error_ratio(np.mean(times, axis=0).tolist())
-
-
 def error_ratio(times_s: Sequence[float]) -> float | None:
     """Standard error of the mean of some steps, over it; None for a single step."""
     if len(times_s) < 2:
         return None
     return float(np.std(times_s, ddof=1) / np.sqrt(len(times_s)) / np.mean(times_s))
-
-
-def _own_work_s(rank: RankProfile) -> float:
-    """Compute and copies of one step: what a rank does before it can wait for others."""
-    total = rank.steady_breakdown
-    return (total.compute_ns + total.memory_ns) * 1e-9 / len(rank.steady_steps)
 
 
 def spread(own_s: Sequence[float], step_s: float) -> float | None:
@@ -152,19 +171,14 @@ def slow_ranks(own_s: Mapping[int, float], nodes: Sequence[str], devices_per_nod
         return []
     slowest = sorted(own_s, key=lambda rank: -own_s[rank])[:MAX_SLOW_RANKS]
     return [
-        SlowRank(rank=rank, node=_node(nodes, rank // devices_per_node), ratio=own_s[rank] / median - 1)
+        SlowRank(
+            rank=rank,
+            node=nodes[rank // devices_per_node] if rank // devices_per_node < len(nodes) else None,
+            ratio=own_s[rank] / median - 1,
+        )
         for rank in slowest
         if own_s[rank] > median
     ]
-
-
-def _node(nodes: Sequence[str], index: int) -> str | None:
-    return nodes[index] if index < len(nodes) else None
-
-
-def _peak_memory(ranks: list[RankProfile]) -> float | None:
-    peaks = [rank.memory.peak_allocated_bytes for rank in ranks if rank.memory]
-    return float(max(peaks)) if peaks else None
 
 
 def mfu_of(scenario: Scenario, step_time_s: float) -> float | None:
@@ -182,170 +196,79 @@ def _with_whole_plan(environment: RunEnvironment, scenario: Scenario) -> RunEnvi
     return environment.model_copy(update={"plan": plan})
 
 
-MAX_BYTES = 64 << 20
-STEP, STEPS = "step_time_s", "step_times_s"
-MIN_POSITIVE, MAX_NUMBER = 1e-12, 1e18
-"""Beyond them ratios become infinite."""
-WARM_UP_RATIO = 1.5
-"""A leading step this much longer than the median of the later ones is warm-up, as in tools.trace."""
-
-
-@dataclass(frozen=True)
-class Metrics:
-    """The checked content of a metrics file."""
-
-    step_times_s: list[float]
-    """Without warm-up."""
-    rank_times_s: list[float]
-    """Own work of each rank; empty if it was not logged."""
-    mfu: float | None
-    terms_s: dict[str, float]
-    peak_memory_bytes: float | None
-    environment: RunEnvironment
-
-
-def read_metrics_night(described: Described, path: Path) -> Night:
+def read_metrics_night(stated: StatedWorkload, path: Path) -> Night:
     """Raises InputError that names what is wrong in the file."""
-    content = _read(path)
-    metrics = _parse_metrics(content, path)
-    environment = metrics.environment
-    scenario = parse_scenario(with_job_plan(described, environment.plan), need_plan=False)
-    step_s = float(np.mean(metrics.step_times_s))
-    own_s = dict(enumerate(metrics.rank_times_s))
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_METRICS_BYTES + 1)
+    except OSError as error:
+        raise InputError("metrics", str(path), f"cannot be read: {error.strerror or error}") from None
+    if len(content) > MAX_METRICS_BYTES:
+        raise InputError("metrics", str(path), f"must be at most {MAX_METRICS_BYTES >> 20} MiB")
+    try:
+        metrics = _parse_metrics(content, path)
+    except InputError:
+        logged = read_steps(content, parse_scenario(with_job_plan(stated, {}), need_plan=False))
+        if logged.times_s is None:
+            raise
+        peak_gib = logged.peak_memory_gib
+        peak_bytes = peak_gib * GIB if peak_gib else None
+        metrics = MetricsFile(step_times_s=logged.times_s, warmup=0, peak_memory_bytes=peak_bytes)
+    environment = _stated_environment(metrics, path)
+    scenario = parse_scenario(with_job_plan(stated, environment.plan), need_plan=False)
+    times_s, peak = metrics.steady_times_s(), metrics.peak_memory_bytes
+    step_s = float(np.mean(times_s))
+    own_s = dict(enumerate(metrics.rank_times_s or ()))
     return Night(
         key=hashlib.sha256(content).hexdigest()[:32],
         at=path.stat().st_mtime,
         contract=contract_of(scenario),
         num_devices=scenario.cluster.num_devices,
-        num_steps=len(metrics.step_times_s),
+        num_steps=len(times_s),
         step_time_s=step_s,
-        step_error_ratio=error_ratio(metrics.step_times_s),
+        step_error_ratio=error_ratio(times_s),
         mfu=metrics.mfu or mfu_of(scenario, step_s),
-        terms_s=metrics.terms_s,
-        rank_spread_ratio=spread(metrics.rank_times_s, step_s),
-        peak_memory_bytes=metrics.peak_memory_bytes,
+        terms_s=metrics.breakdown_s or {},
+        rank_spread_ratio=spread(list(own_s.values()), step_s),
+        peak_memory_bytes=max(peak) if isinstance(peak, list) else peak,
         slow_ranks=slow_ranks(own_s, environment.nodes, scenario.cluster.devices_per_node) if own_s else [],
         environment=_with_whole_plan(environment, scenario),
         source=path.name,
     )
 
 
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise InputError("metrics", str(path), f"cannot be read: {error.strerror or error}") from None
-    if len(content) > MAX_BYTES:
-        raise InputError("metrics", str(path), f"must be at most {MAX_BYTES >> 20} MiB")
-    return content
-
-
-def _parse_metrics(content: bytes, path: Path) -> Metrics:
-    """The lines of a log become one object; of a field that several lines have, the last one counts."""
-    records = _parse_records(content, path)
-    steps = [record[STEP] for record in records if STEP in record]
-    fields = {name: value for record in records for name, value in record.items()}
-    if STEPS not in fields and not steps:
-        raise InputError("metrics", str(path), f"must hold {STEPS}, or lines with {STEP}")
-    environment = _parse_environment(fields, path)
-    times_s = _without_warm_up(_numbers(fields.get(STEPS, steps), STEPS), fields.get("warmup"))
-    ranks_s = fields.get("rank_times_s")
-    return Metrics(
-        step_times_s=times_s,
-        rank_times_s=[] if ranks_s is None else _numbers(ranks_s, "rank_times_s"),
-        mfu=_parse_mfu(fields.get("mfu")),
-        terms_s=_parse_terms(fields.get("breakdown_s")),
-        peak_memory_bytes=_parse_peak(fields.get("peak_memory_bytes")),
-        environment=environment,
-    )
-
-
-def _parse_records(content: bytes, path: Path) -> list[dict[str, Any]]:
+def _parse_metrics(content: bytes, path: Path) -> MetricsFile:
+    """One object, or the lines of a log as one: its steps, and the last value of every other field."""
     try:
         records = [json.loads(content)]
     except (ValueError, RecursionError):
-        lines = enumerate(content.splitlines(), 1)
-        records = [_parse_line(line, number, path) for number, line in lines if line.strip()]
+        records = []
+        for number, line in enumerate(content.splitlines(), 1):
+            try:
+                records += [json.loads(line)] if line.strip() else []
+            except (ValueError, RecursionError) as error:
+                near = line[:60].decode(errors="replace")
+                raise InputError(f"{path.name} line {number}", near, f"{error}") from None
     if not records or not all(isinstance(record, dict) for record in records):
         raise InputError("metrics", str(path), f"must hold a JSON object, or one per line with {STEP}")
-    return records
+    logged = {name: value for record in records for name, value in record.items()}
+    steps = [record[STEP] for record in records if STEP in record]
+    if STEPS not in logged and not steps:
+        raise InputError("metrics", str(path), f"must hold {STEPS}, or lines with {STEP}")
+    return build(MetricsFile, {STEPS: steps, **logged}, "")
 
 
-def _parse_line(line: bytes, number: int, path: Path) -> object:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        near = line[:60].decode(errors="replace")
-        raise InputError(f"{path.name} line {number}", near, f"{error}") from None
-
-
-def _parse_environment(fields: Mapping[str, object], path: Path) -> RunEnvironment:
+def _stated_environment(metrics: MetricsFile, path: Path) -> RunEnvironment:
     """The file itself comes before a job.yaml beside it; the fingerprint of a result.json counts too."""
-    beside = read_environment(path.parent)
-    stated = {name: fields[name] for name in PARTS if name in fields}
-    fingerprint = fields.get("fingerprint")
-    if isinstance(fingerprint, dict):
-        stack = fingerprint.get("versions")
+    stated = metrics.model_dump(include={*ENVIRONMENT_PARTS}, exclude_unset=True)
+    if isinstance(metrics.fingerprint, dict):
+        stack = metrics.fingerprint.get("versions")
         versions = {"stack": ", ".join(map(str, stack))} if isinstance(stack, list) else {}
-        stated = {"versions": versions, "data": fingerprint.get("data"), **stated}
-    own = parse_environment(stated)
+        stated = {"versions": versions, "data": metrics.fingerprint.get("data"), **stated}
+    logged, beside = parse_environment(stated), read_environment(path.parent)
     return RunEnvironment(
-        versions={**beside.versions, **own.versions},
-        plan={**beside.plan, **own.plan},
-        nodes=own.nodes or beside.nodes,
-        data=own.data or beside.data,
+        versions={**beside.versions, **logged.versions},
+        plan={**beside.plan, **logged.plan},
+        nodes=logged.nodes or beside.nodes,
+        data=logged.data or beside.data,
     )
-
-
-def _without_warm_up(times_s: list[float], warmup: object) -> list[float]:
-    if isinstance(warmup, int) and not isinstance(warmup, bool) and 0 <= warmup < len(times_s):
-        return times_s[warmup:]
-    leading = 0
-    while len(times_s) - leading > 2:
-        if times_s[leading] <= WARM_UP_RATIO * float(np.median(times_s[leading + 1 :])):
-            break
-        leading += 1
-    return times_s[leading:]
-
-
-def _numbers(values: object, field: str) -> list[float]:
-    if not isinstance(values, list) or not values:
-        raise InputError(field, values, "must be a list of positive numbers")
-    for value in values:
-        if not _is_number(value) or value < MIN_POSITIVE:
-            raise InputError(field, value, f"must be positive numbers up to {MAX_NUMBER:.0e}")
-    return [float(value) for value in values]
-
-
-def _number(value: Any, field: str) -> float | None:  # noqa: ANN401 - any JSON
-    if value is None:
-        return None
-    if not _is_number(value) or value < MIN_POSITIVE:
-        raise InputError(field, value, f"must be a positive number up to {MAX_NUMBER:.0e}")
-    return float(value)
-
-
-def _parse_mfu(value: object) -> float | None:
-    """Some jobs log it in percent."""
-    mfu = _number(value, "mfu")
-    if mfu is not None and mfu > 1:
-        raise InputError("mfu", mfu, "must be a ratio between 0 and 1")
-    return mfu
-
-
-def _parse_terms(value: object) -> dict[str, float]:
-    terms = value or {}
-    if not isinstance(terms, dict) or not all(_is_number(part) for part in terms.values()):
-        raise InputError("breakdown_s", terms, "must be parts of the step with seconds each")
-    return {str(name): float(part) for name, part in terms.items()}
-
-
-def _parse_peak(value: object) -> float | None:
-    name = "peak_memory_bytes"
-    return max(_numbers(value, name)) if isinstance(value, list) else _number(value, name)
-
-
-def _is_number(value: object) -> bool:
-    """Not NaN, and not so large that the sum of several is infinite."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MAX_NUMBER

@@ -9,21 +9,34 @@ from typing import Literal
 
 from pydantic import Field
 
-from tools.cost.terms import Bottleneck
 from tools.nightly.attribution import Attribution, Bisection
-from tools.nightly.findings import STEP_TIME, Finding
+from tools.nightly.findings import STEP_TIME, NightFinding
 from tools.nightly.night import Night, StoredResult
 from tools.nightly.review import SLOWER, Review
-from tools.nightly.sensitivity import Sensitivity
+from tools.nightly.sensitivity import NightSensitivity
+from tools.physics.terms import Bottleneck
 from tools.recommend.report import Change, MeasuredPlan
 from tools.scenario import Plan
 
-Outcome = Literal["quiet", "slower", "regression", "broken"]
+NightOutcome = Literal["quiet", "slower", "regression", "broken"]
 """Slower: a regression of an earlier night is still open, and nothing else happened."""
 STALE, BROKEN = "stale", "broken"
 """Statuses of a night beside those of a review: no new profile, and not read."""
 FIGURES = ("step_time_s", "mfu", "peak_memory_bytes", "rank_spread_ratio")
 FORMAT = 1
+WORDS = {
+    "got slower": "regressed",
+    "still slower": "slower",
+    "slow for one night": "suspected",
+    "could not be read": BROKEN,
+    "without a new profile": STALE,
+    "back to normal": "recovered",
+    "faster": "improved",
+    "with a notice": "notice",
+    "quiet": "quiet",
+    "still learning": "learning",
+}
+FIRST_STATUSES = ("regressed", BROKEN, "slower", "suspected", "notice", STALE)
 
 
 class NightSummary(StoredResult):
@@ -130,9 +143,9 @@ class NightResult(StoredResult):
     num_nights: int = 0
     num_other_nights: int = 0
     is_alarm: bool = False
-    findings: list[Finding] = Field(default_factory=list)
+    findings: list[NightFinding] = Field(default_factory=list)
     attribution: Attribution | None = None
-    sensitivity: Sensitivity | None = None
+    sensitivity: NightSensitivity | None = None
     """What change would be found by when; None while there are too few nights."""
     bisection: Bisection | None = None
     diagnosis: NightDiagnosis | None = None
@@ -150,8 +163,7 @@ class NightResult(StoredResult):
     notes: list[str] = Field(default_factory=list)
 
     @property
-    def headline(self) -> Finding | None:
-        """The finding about the step time."""
+    def headline(self) -> NightFinding | None:
         return next((finding for finding in self.findings if finding.figure == STEP_TIME), None)
 
     @property
@@ -191,7 +203,7 @@ class NightReport(StoredResult):
     title: str
     at: float
     made_at: float
-    outcome: Outcome
+    outcome: NightOutcome
     summary: str
     lost_device_hours_per_day: float
     gained_device_hours_per_day: float
@@ -203,24 +215,18 @@ def summary_of_night(night: Night) -> NightSummary:
 
 
 def trend_of(review: Review) -> Trend:
-    """What the plots draw."""
-    nights = review.nights
-    trends = {name: _figure_trend(review, name) for name in FIGURES}
+    nights, figures = review.nights, {}
+    for name in FIGURES:
+        values = [getattr(night, name) for night in nights]
+        points = {position: value for position, value in enumerate(values) if value is not None}
+        if points:
+            levels = review.levels.get(name, [])
+            figures[name] = FigureTrend(nights=list(points), values=list(points.values()), levels=levels)
     terms = sorted({term for night in nights for term in night.terms_s})
     return Trend(
         at=[night.at for night in nights],
-        figures={name: trend for name, trend in trends.items() if trend.values},
+        figures=figures,
         terms_s={term: [night.terms_s.get(term) for night in nights] for term in terms},
-    )
-
-
-def _figure_trend(review: Review, name: str) -> FigureTrend:
-    values = [getattr(night, name) for night in review.nights]
-    points = [(position, value) for position, value in enumerate(values) if value is not None]
-    return FigureTrend(
-        nights=[position for position, _ in points],
-        values=[value for _, value in points],
-        levels=review.levels.get(name, []),
     )
 
 
@@ -228,6 +234,15 @@ def report_of(
     workloads: Sequence[NightResult], title: str, at: float, run_id: str | None, version: str, made_at: float
 ) -> NightReport:
     """The most costly first, after what could not be read: nothing is known of it."""
+    counts = {words: sum(result.status == status for result in workloads) for words, status in WORDS.items()}
+    parts = ", ".join(f"{count} {words}" for words, count in counts.items() if count)
+    proposed = sum(result.proposal is not None for result in workloads)
+    plans = f"; {proposed} with a faster plan proposed" if proposed else ""
+
+    def order(result: NightResult) -> tuple[int, float, str]:
+        rank = FIRST_STATUSES.index(result.status) if result.status in FIRST_STATUSES else len(FIRST_STATUSES)
+        return rank, -result.wasted_device_hours_per_day, result.name
+
     return NightReport(
         asap=version,
         run_id=run_id,
@@ -235,53 +250,21 @@ def report_of(
         at=max((result.night.at for result in workloads if result.night), default=at),
         made_at=made_at,
         outcome=outcome_of(workloads),
-        summary=_summary_of(workloads),
+        summary=f"{len(workloads)} workload{'' if len(workloads) == 1 else 's'}: {parts}{plans}",
         lost_device_hours_per_day=sum(result.lost_device_hours_per_day for result in workloads),
         gained_device_hours_per_day=sum(result.gained_device_hours_per_day for result in workloads),
-        workloads=sorted(workloads, key=_order),
+        workloads=sorted(workloads, key=order),
     )
 
 
 def is_stale(report: NightReport) -> bool:
-    """Whether no workload has a new profile."""
     return all(result.status == STALE for result in report.workloads)
 
 
-def outcome_of(workloads: Sequence[NightResult]) -> Outcome:
+def outcome_of(workloads: Sequence[NightResult]) -> NightOutcome:
     """A regression outweighs a workload that could not be read."""
     if any(result.is_alarm for result in workloads):
         return "regression"
     if any(result.status == BROKEN for result in workloads):
         return "broken"
     return "slower" if any(result.status == SLOWER for result in workloads) else "quiet"
-
-
-WORDS = {
-    "got slower": "regressed",
-    "still slower": "slower",
-    "slow for one night": "suspected",
-    "could not be read": BROKEN,
-    "without a new profile": STALE,
-    "back to normal": "recovered",
-    "faster": "improved",
-    "with a notice": "notice",
-    "quiet": "quiet",
-    "still learning": "learning",
-}
-
-
-def _summary_of(workloads: Sequence[NightResult]) -> str:
-    """The report in one sentence."""
-    counts = {words: sum(result.status == status for result in workloads) for words, status in WORDS.items()}
-    parts = [f"{count} {words}" for words, count in counts.items() if count]
-    proposed = sum(result.proposal is not None for result in workloads)
-    plans = f"; {proposed} with a faster plan proposed" if proposed else ""
-    return f"{len(workloads)} workload{'' if len(workloads) == 1 else 's'}: {', '.join(parts)}{plans}"
-
-
-_RANK = ("regressed", BROKEN, "slower", "suspected", "notice", STALE)
-
-
-def _order(result: NightResult) -> tuple[int, float, str]:
-    rank = _RANK.index(result.status) if result.status in _RANK else len(_RANK)
-    return rank, -result.wasted_device_hours_per_day, result.name

@@ -1,6 +1,4 @@
-"""The last night of a workload against those before: findings, device-hours per day, and where to look
-first.
-"""
+"""A workload's last night against those before: findings, device-hours per day, where to look first."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,8 +10,7 @@ import numpy as np
 from tools.nightly.attribution import (
     Attribution,
     Bisection,
-    EnvironmentChange,
-    Kind,
+    ChangeKind,
     attribute,
     nights_with_changes,
     plan_bisection,
@@ -30,20 +27,45 @@ from tools.nightly.findings import (
     STEP_TIME,
     SUSPECTED,
     TERM,
-    Finding,
-    Judgement,
+    FigureJudgement,
+    NightFinding,
     judge,
     list_series,
 )
-from tools.nightly.night import Night, SlowRank
+from tools.nightly.night import Night
 from tools.nightly.noise import level
-from tools.nightly.sensitivity import Sensitivity, sensitivity_of
-from tools.nightly.steps import Rules, recorded_hints, step_time_evidence
+from tools.nightly.sensitivity import NightSensitivity, sensitivity_of
+from tools.nightly.steps import DetectionRules, recorded_hints, step_time_evidence
 
 HOURS_PER_DAY = 24.0
 REGRESSED, SLOWER, SUSPECTED_SLOW, NOTICE = "regressed", "slower", "suspected", "notice"
 QUIET, LEARNING = "quiet", "learning"
 STATUSES = {NEW: REGRESSED, OPEN: SLOWER, SUSPECTED: SUSPECTED_SLOW, RECOVERED: RECOVERED, IMPROVED: IMPROVED}
+MAX_NAMES = 5
+LOOK_AT = {
+    "compute": "the kernels: compare an earlier profile with one of now with `asap diagnose --compare`",
+    "memory_bound_ops": "element-wise kernels: a fusion may have been lost (compilation, a new mask)",
+    "tp_comm_exposed": "tensor-parallel collectives: links inside the node, and what they overlap with",
+    "cp_comm_exposed": "context-parallel exchange: sequence lengths, and links inside the node",
+    "ep_comm_exposed": "the experts' all-to-all: balance of the router, and links between nodes",
+    "dp_comm_exposed": "gradient and parameter exchange: links between nodes, bucket sizes, overlap",
+    "other_comm_exposed": "collectives that belong to no axis of the plan: logging or checks in the step",
+    "pipeline": "the pipeline: balance of its stages, and the number of micro-batches",
+    "optimizer": "the optimizer: fused kernels, and where its state lives",
+    "host_and_other": "the host: data loading, synchronisation, and ranks that arrive late",
+    "idle": "the host: data loading and synchronisation",
+    "exposed_communication": "collectives: links, and what they used to overlap with",
+}
+ABOUT_CHANGE: dict[ChangeKind, str] = {
+    "software": "revert the software and rerun ({names}, {when})",
+    "plan": "the plan changed {when} ({names}): compare both plans with `asap explain`",
+    "nodes": "check the nodes that changed {when}: {names}",
+    "data": "the data changed {when} ({names}): check sequence lengths and loading",
+}
+ABOUT_FIGURE = {
+    MEMORY: "peak memory grew: a longer batch may run out of memory",
+    SPREAD: "ranks drifted apart: look for a slow device or uneven data",
+}
 
 
 def lost_device_hours(
@@ -65,26 +87,25 @@ class Review:
     """`findings` are of the last night; the one about the step time comes first if there is one."""
 
     nights: list[Night]
-    """Of the last night's contract, oldest first."""
+    """Nights with the last night's contract, oldest first."""
     num_others: int
     """Nights of other contracts, which were left out."""
-    findings: list[Finding]
+    findings: list[NightFinding]
     attribution: Attribution | None
-    """Of the step time's change, else of the first figure's."""
+    """Explains the step time's change, else the first figure's."""
     lost_device_hours_per_day: float
     """Against the level before the regression that is open."""
     levels: dict[str, list[float]]
     """For every figure its level on each night that has it, for plots."""
     is_learning: bool
     """Whether there are too few nights to judge."""
-    sensitivity: Sensitivity | None
+    sensitivity: NightSensitivity | None
     """None while there are too few nights."""
     bisection: Bisection | None
     """How to find out which recorded change it was; None without a regression or a recorded change."""
 
     @property
-    def headline(self) -> Finding | None:
-        """The finding about the step time."""
+    def headline(self) -> NightFinding | None:
         return _headline(self.findings)
 
     @property
@@ -106,7 +127,7 @@ def review(
     nights: Sequence[Night],
     hours_per_day: float = HOURS_PER_DAY,
     min_step_ratio: float = MIN_STEP_RATIO,
-    rules: Rules | None = None,
+    rules: DetectionRules | None = None,
     reported_until: float | None = None,
 ) -> Review:
     """Nights in any order; those of another contract than the last one's are left out.
@@ -117,7 +138,7 @@ def review(
         raise ValueError("a review needs at least one night")
     ordered = sorted(nights, key=lambda night: (night.at, night.key))
     same = [night for night in ordered if night.contract == ordered[-1].contract]
-    rules = rules or Rules()
+    rules = rules or DetectionRules()
     changed = nights_with_changes(same)
     recorded = recorded_hints(changed)
     strict, hints = step_time_evidence(same, changed, rules)
@@ -127,49 +148,33 @@ def review(
         judge(first, changed, strict, unreported, hints),
         *(judge(series, changed, rules, unreported, recorded) for series in others),
     ]
-    current = [
-        judgement
-        for judgement in judged
-        if judgement.finding and judgement.series.nights[-1] == len(same) - 1
-    ]
-    findings = [judgement.finding for judgement in current if judgement.finding]
+    current = [each for each in judged if each.finding and each.series.nights[-1] == len(same) - 1]
+    findings = [each.finding for each in current if each.finding]
     headline = _headline(findings)
-    explained = next(
-        (judgement for judgement in current if judgement.finding is headline), next(iter(current), None)
-    )
+    if headline is not None:  # MFU repeats the step time, and parts of the step are reported as its causes
+        findings = [finding for finding in findings if not finding.figure.startswith((MFU, TERM))]
+    explained = next((each for each in current if each.finding is headline), next(iter(current), None))
     why = attribute(same, explained.first_night) if explained else None
-    is_slower = headline is not None and headline.is_bad
+    slower, devices = headline if headline and headline.is_bad else None, same[-1].num_devices
+    lost = lost_device_hours(devices, slower.anchor, slower.now, hours_per_day) if slower else 0.0
     return Review(
         nights=same,
         num_others=len(ordered) - len(same),
-        findings=_without_repeats(findings, headline),
+        findings=findings,
         attribution=why,
-        lost_device_hours_per_day=_lost(headline, same[-1].num_devices, hours_per_day),
-        levels={judgement.series.figure.name: _levels(judgement) for judgement in judged},
+        lost_device_hours_per_day=lost,
+        levels={each.series.figure.name: _levels(each) for each in judged},
         is_learning=len(same) <= rules.min_nights,
         sensitivity=sensitivity_of(same, judged[0], strict),
-        bisection=plan_bisection(why.changes, headline, same[-1]) if why and headline and is_slower else None,
+        bisection=plan_bisection(why.changes, slower, same[-1]) if why and slower else None,
     )
 
 
-def _headline(findings: Sequence[Finding]) -> Finding | None:
+def _headline(findings: Sequence[NightFinding]) -> NightFinding | None:
     return next((finding for finding in findings if finding.figure == STEP_TIME), None)
 
 
-def _lost(headline: Finding | None, num_devices: int, hours_per_day: float) -> float:
-    if headline is None or not headline.is_bad:
-        return 0.0
-    return lost_device_hours(num_devices, headline.anchor, headline.now, hours_per_day)
-
-
-def _without_repeats(findings: list[Finding], headline: Finding | None) -> list[Finding]:
-    """MFU repeats the step time, and parts of the step are reported as its causes."""
-    if headline is None:
-        return findings
-    return [finding for finding in findings if not finding.figure.startswith((MFU, TERM))]
-
-
-def _levels(judged: Judgement) -> list[float]:
+def _levels(judged: FigureJudgement) -> list[float]:
     """A step is drawn where it began, not where it was noticed."""
     series, history = judged.series, judged.history
     lasting = [step for step in history.steps if step.cleared is None]
@@ -183,81 +188,33 @@ def _levels(judged: Judgement) -> list[float]:
     ]
 
 
-MAX_NAMES = 5
-LOOK_AT = {
-    "compute": "the kernels: compare an earlier profile with one of now with `asap diagnose --compare`",
-    "memory_bound_ops": "element-wise kernels: a fusion may have been lost (compilation, a new mask)",
-    "tp_comm_exposed": "tensor-parallel collectives: links inside the node, and what they overlap with",
-    "cp_comm_exposed": "context-parallel exchange: sequence lengths, and links inside the node",
-    "ep_comm_exposed": "the experts' all-to-all: balance of the router, and links between nodes",
-    "dp_comm_exposed": "gradient and parameter exchange: links between nodes, bucket sizes, overlap",
-    "other_comm_exposed": "collectives that belong to no axis of the plan: logging or checks in the step",
-    "pipeline": "the pipeline: balance of its stages, and the number of micro-batches",
-    "optimizer": "the optimizer: fused kernels, and where its state lives",
-    "host_and_other": "the host: data loading, synchronisation, and ranks that arrive late",
-    "idle": "the host: data loading and synchronisation",
-    "exposed_communication": "collectives: links, and what they used to overlap with",
-}
-
-
 def advise(review: Review) -> list[str]:
     """Most useful first; empty if nothing is wrong."""
     bad = [finding for finding in review.findings if finding.is_bad]
     if not bad or review.attribution is None:
         return []
-    why = review.attribution
-    advice = [*_by_changes(why.changes), *_by_ranks(why.slow_ranks)]
-    if review.headline in bad:
-        advice += _by_terms(why)
-    advice += [text for finding in bad for text in _by_figure(finding)]
+    why, advice = review.attribution, []
+    # Changes of the same night by kind; those nearby only if there are none.
+    same = [change for change in why.changes if change.offset == 0]
+    by_kind: dict[ChangeKind, list[str]] = defaultdict(list)
+    for change in same or why.changes:
+        by_kind[change.kind].append(f"{change.name} {change.before} to {change.now}")
+    for kind, group in by_kind.items():
+        more = f" and {len(group) - MAX_NAMES} more" if len(group) > MAX_NAMES else ""
+        names, when = ", ".join(group[:MAX_NAMES]) + more, "the same night" if same else "about that night"
+        advice.append(ABOUT_CHANGE[kind].format(names=names, when=when))
+    if ranks := why.slow_ranks:
+        nodes = sorted({slow.node for slow in ranks if slow.node})
+        where = f" on {', '.join(nodes[:MAX_NAMES])}" if nodes else ""
+        names = ", ".join(str(slow.rank) for slow in ranks[:MAX_NAMES])
+        slowest = max(slow.ratio for slow in ranks)
+        advice.append(
+            f"rank {names}{where} is up to {slowest:.0%} slower than the median rank: check its device"
+        )
+    if review.headline in bad and why.terms and why.terms[0].term in LOOK_AT:
+        advice.append(f"look at {LOOK_AT[why.terms[0].term]}")
+    advice += [ABOUT_FIGURE[finding.figure] for finding in bad if finding.figure in ABOUT_FIGURE]
     if not why.changes and why.unknown:
         names = " and ".join(why.unknown)
         advice.append(f"record {names} of every night (job.yaml), so that the next change can be explained")
     return advice
-
-
-def _by_changes(changes: Sequence[EnvironmentChange]) -> list[str]:
-    """Those of the same night by kind; those nearby only if there are none."""
-    same = [change for change in changes if change.offset == 0]
-    grouped: dict[Kind, list[EnvironmentChange]] = defaultdict(list)
-    for change in same or changes:
-        grouped[change.kind].append(change)
-    when = "the same night" if same else "about that night"
-    return [_BY_KIND[kind](_names(group), when) for kind, group in grouped.items()]
-
-
-_BY_KIND = {
-    "software": lambda names, when: f"revert the software and rerun ({names}, {when})",
-    "plan": lambda names, when: f"the plan changed {when} ({names}): compare both plans with `asap explain`",
-    "nodes": lambda names, when: f"check the nodes that changed {when}: {names}",
-    "data": lambda names, when: f"the data changed {when} ({names}): check sequence lengths and loading",
-}
-
-
-def _names(changes: Sequence[EnvironmentChange]) -> str:
-    names = [f"{change.name} {change.before} to {change.now}" for change in changes[:MAX_NAMES]]
-    more = len(changes) - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
-
-
-def _by_ranks(ranks: Sequence[SlowRank]) -> list[str]:
-    if not ranks:
-        return []
-    nodes = sorted({slow.node for slow in ranks if slow.node})
-    where = f" on {', '.join(nodes[:MAX_NAMES])}" if nodes else ""
-    names = ", ".join(str(slow.rank) for slow in ranks[:MAX_NAMES])
-    slowest = max(slow.ratio for slow in ranks)
-    return [f"rank {names}{where} is up to {slowest:.0%} slower than the median rank: check its device"]
-
-
-def _by_terms(why: Attribution) -> list[str]:
-    """The part that grew most, if anything is known about it."""
-    return [f"look at {LOOK_AT[change.term]}" for change in why.terms[:1] if change.term in LOOK_AT]
-
-
-def _by_figure(finding: Finding) -> list[str]:
-    if finding.figure == MEMORY:
-        return ["peak memory grew: a longer batch may run out of memory"]
-    if finding.figure == SPREAD:
-        return ["ranks drifted apart: look for a slow device or uneven data"]
-    return []

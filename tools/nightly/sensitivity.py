@@ -1,6 +1,6 @@
 """What change of the step time is detected by when, what limits that, and what to do about it.
 
-By the same thresholds as the detection itself (tools/nightly/steps.py); `make bench-nightly` checks that a
+By the same thresholds as the detection itself (tools/nightly/steps.py); `benchmarks.nightly` checks that a
 change of this size is detected as often as this says.
 """
 
@@ -11,24 +11,23 @@ from typing import Literal
 
 import numpy as np
 
-from tools.nightly.findings import Judgement
+from tools.model.student import student_limit
+from tools.nightly.findings import FigureJudgement
 from tools.nightly.night import Night, StoredResult
 from tools.nightly.noise import (
     USUAL_SCATTER,
-    Values,
     correlation,
     degrees_of_freedom,
     level_variance,
-    limit,
     median_known,
     with_prior,
 )
-from tools.nightly.steps import EXPLAINED_ALARMS, Rules
+from tools.nightly.steps import EXPLAINED_ALARMS, DetectionRules
 
 FOUND_SCATTERS = 0.84
 """The normal distribution's quantile for 0.8, the share of changes of that size that are found by then."""
 FALSE_ALARMS_PER_MONTH = 0.1
-"""Of a quiet workload, as `make bench-nightly` measures them."""
+"""What `make bench NAME=nightly` measures for a quiet workload."""
 SOON, LATER = 4, 10
 """Nights after which the page says what would have been found."""
 MORE_STEPS = 20
@@ -38,9 +37,9 @@ MIN_GAIN = 0.9
 LimitedBy = Literal["nights", "steps", "scatter"]
 
 
-class Sensitivity(StoredResult):
+class NightSensitivity(StoredResult):
     change_ratio: float
-    """Of the step time: found within `nights` in four of five cases."""
+    """A change of the step time that is found within `nights` in four of five cases."""
     nights: int
     recorded_ratio: float
     """The same if a change of software, plan, nodes or data is recorded on its first night."""
@@ -48,7 +47,7 @@ class Sensitivity(StoredResult):
     later_nights: int
     false_alarms_per_month: float
     scatter_ratio: float
-    """Of the step time between nights."""
+    """Scatter of the step time between nights."""
     step_error_ratio: float | None
     """The part of it that the scatter of a night's own steps explains."""
     num_steps: int
@@ -73,23 +72,25 @@ class _Noise:
     def total(self) -> float:
         return math.hypot(self.between, self.within)
 
-    def found_ratio(self, nights: int, rules: Rules, odds: float = 1.0) -> float:
+    def found_ratio(self, nights: int, rules: DetectionRules, odds: float = 1.0) -> float:
         """The smallest change that is detected within this many nights, as a ratio of the step time."""
         chance = min(rules.false_alarm_chance * odds, rules.max_chance)
-        best = min(self._change(length, chance) for length in range(2, nights + 1))
-        return math.expm1(max(best, 0.0))
+        changes = []
+        for length in range(2, nights + 1):
+            pooled = length if length > 2 else 0
+            freedom = degrees_of_freedom(self.num_nights + pooled, 2 if pooled else 1)
+            scatter, freedom = with_prior(self.total, freedom, USUAL_SCATTER)
+            variance = level_variance(self.num_nights, self.correlation)
+            variance += level_variance(length, self.correlation)
+            needed = student_limit(chance, round(freedom, 1)) + FOUND_SCATTERS
+            changes.append(scatter * math.sqrt(variance) * needed)
+        return math.expm1(max(min(changes), 0.0))
 
-    def _change(self, length: int, chance: float) -> float:
-        variance = level_variance(self.num_nights, self.correlation)
-        variance += level_variance(length, self.correlation)
-        is_pooled = length > 2
-        nights = self.num_nights + (length if is_pooled else 0)
-        scatter, freedom = with_prior(self.total, degrees_of_freedom(nights, 1 + is_pooled), USUAL_SCATTER)
-        return scatter * math.sqrt(variance) * (limit(chance, round(freedom, 1)) + FOUND_SCATTERS)
 
-
-def sensitivity_of(nights: Sequence[Night], judged: Judgement, rules: Rules) -> Sensitivity | None:
-    """Of the step time; None while there are too few nights to compare with."""
+def sensitivity_of(
+    nights: Sequence[Night], judged: FigureJudgement, rules: DetectionRules
+) -> NightSensitivity | None:
+    """None while there are too few nights to compare with."""
     noise = _noise(nights, judged, rules)
     if noise is None:
         return None
@@ -98,7 +99,7 @@ def sensitivity_of(nights: Sequence[Night], judged: Judgement, rules: Rules) -> 
     num_steps = int(median_known([float(night.num_steps) for night in nights[-rules.window :]], 0.0))
     soon = noise.found_ratio(SOON, rules)
     limited_by, advice = _advise(noise, num_steps, soon, rules)
-    return Sensitivity(
+    return NightSensitivity(
         change_ratio=max(soon, smallest),
         nights=SOON,
         recorded_ratio=max(noise.found_ratio(SOON, rules, odds), smallest),
@@ -114,15 +115,14 @@ def sensitivity_of(nights: Sequence[Night], judged: Judgement, rules: Rules) -> 
     )
 
 
-def _noise(nights: Sequence[Night], judged: Judgement, rules: Rules) -> _Noise | None:
+def _noise(nights: Sequence[Night], judged: FigureJudgement, rules: DetectionRules) -> _Noise | None:
     """As the detector estimates it. The steps of a night cannot explain more than all of the scatter."""
     history, values = judged.history, judged.series.values
     present = history.present[-rules.window :]
     if len(present) < 2 or len(present) + len(history.deviations) < rules.min_nights:
         return None
-    own = [values[night] for night in present]
-    before = rules.level(_array(own))
-    deviations = _array([*history.deviations, *(value - before for value in own)])
+    own = np.asarray([values[night] for night in present], dtype=np.float64)
+    deviations = np.concatenate([history.deviations, own - rules.level(own)])
     total = rules.scatter(deviations[-rules.window :])
     errors = [nights[judged.series.nights[night]].step_error_ratio for night in present]
     within = min(median_known(errors, 0.0), total)
@@ -130,11 +130,7 @@ def _noise(nights: Sequence[Night], judged: Judgement, rules: Rules) -> _Noise |
     return _Noise(between, within, correlation(deviations, max(total, USUAL_SCATTER)), len(present))
 
 
-def _array(values: Sequence[float]) -> Values:
-    return np.asarray(values, dtype=np.float64)
-
-
-def _advise(noise: _Noise, num_steps: int, now: float, rules: Rules) -> tuple[LimitedBy, str]:
+def _advise(noise: _Noise, num_steps: int, now: float, rules: DetectionRules) -> tuple[LimitedBy, str]:
     """The one of three remedies after which the smallest change is detected."""
     more_nights = replace(noise, num_nights=max(noise.num_nights, MORE_NIGHTS))
     more_steps = noise

@@ -22,7 +22,9 @@ class ProbeSettings:
     seconds: float = 60.0
     """About how long everything takes."""
     max_bytes: int = 256 * 2**20
-    """Of a message or a copy."""
+    """Limit for a message; a copy takes four times as much, which no cache holds."""
+    anyway: bool = False
+    """Measure nodes that are not idle too."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Collective:
     size: int
     kind: str
     message_bytes: int
-    """Of the whole message: what an all-gather leaves, what a reduce-scatter and an all-to-all take."""
+    """The whole message: what an all-gather leaves, what a reduce-scatter and an all-to-all take."""
     seconds: float
     """The slowest rank's median."""
 
@@ -95,6 +97,8 @@ class Probe:
     took_s: float
     unavailable: tuple[str, ...] = ()
     """What could not be measured, and why."""
+    busy: tuple[str, ...] = ()
+    """What else ran on the nodes before; then nothing is measured, unless it was to be anyway."""
     format: str = field(default=FORMAT)
 
     @property

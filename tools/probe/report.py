@@ -1,34 +1,35 @@
 """What a probe says: figures beside the catalogue's, slow ranks and links, and constants of the cost model.
 
-A constant is what makes the cost model's own formula take as long as was measured. What lies outside a
-constant's bounds is no efficiency any more but another link or device: an override of the catalogue is shown.
+A constant is what makes the cost model's own formula take as long as was measured. A value outside a
+constant's bounds means another link or device than the catalogue's: an override is shown.
 """
 
-import json
 import statistics
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from tools.calibrate.runs import Measured, Run
-from tools.cost.calibration import shipped_calibration
-from tools.cost.constants import Coefficients, definitions
-from tools.cost.encode import encode, scenario_device
-from tools.cost.inputs import Inputs
-from tools.cost.kernels import gemm_s
 from tools.errors import InputError
 from tools.hardware import get_device
-from tools.probe.measured import FORMAT, RESULT, Collective, Link, Probe, ProbeSettings, Product
+from tools.hardware.device import Device
+from tools.model.calibration import shipped_calibration
+from tools.model.constants import constant_priors
+from tools.model.runs import Measured, Run
+from tools.physics.encode import encode, scenario_device
+from tools.physics.inputs import Coefficients, Inputs
+from tools.physics.kernels import gemm_s
+from tools.probe.measured import FORMAT, RESULT, Link, Probe, ProbeSettings, Product
 from tools.scenario import Scenario, parse_scenario
-from tools.scenario.fields import JsonObject
+from tools.scenario.fields import JsonObject, input_error
 
 SLOW_RANK = 0.9
-"""Of the usual rate: below, a rank is named."""
+"""A rank below this share of the usual rate is named."""
 SLOW_LINK, LATE_LINK = 0.8, 2.0
-"""Of the usual rate, and times the usual latency, of links of the same kind."""
+"""Share of the usual rate, and multiple of the usual latency, of links of the same kind."""
 MIN_PRODUCT_FLOPS = 2.0**27
 """Smaller products are launches more than arithmetic."""
 FAR = 1.25
@@ -44,6 +45,8 @@ PRODUCTS = (
 )
 """Squares, and the products of a Llama of 8 billion parameters at 8,192 tokens."""
 CPU_MAX_BYTES = 16 * 2**20
+GBIT = 1e9 / 8
+"""In bytes per second."""
 
 
 @dataclass(frozen=True)
@@ -59,49 +62,56 @@ class Comparison:
 
 
 @dataclass(frozen=True)
-class Finding:
+class SlowPart:
     """A slow rank or link."""
 
     what: str
     ratio: float
-    """Of the usual rate; for a latency, of the usual latency."""
-    says: str
+    """To the usual rate; for a latency, to the usual latency."""
+    message: str
 
 
 @dataclass(frozen=True)
 class ProbeReport:
     probe: Probe
     comparisons: tuple[Comparison, ...]
-    findings: tuple[Finding, ...]
+    findings: tuple[SlowPart, ...]
     constants: dict[str, float]
     overrides: JsonObject
     """`cluster.overrides` for figures that are not the catalogue's at all."""
     run: Run
     """As a row for calibration."""
 
-    def to_data(self) -> JsonObject:
-        shown = asdict(replace(self, run=None)) | {"run": self.run.to_data()}  # type: ignore[arg-type]
-        data: JsonObject = json.loads(json.dumps(shown))
-        return data
+
+class _ConstantFigure(NamedTuple):
+    """A constant as it was measured, how it is shown, and the override if the value is out of bounds."""
+
+    name: str
+    value: float
+    shown: Comparison
+    override: JsonObject | None = None
 
 
-def settings_for(device: str, precisions: Sequence[str], seconds: float) -> ProbeSettings:
+def settings_for(
+    device: str, precisions: Sequence[str], seconds: float, anyway: bool = False
+) -> ProbeSettings:
     try:
         known = get_device(device)
     except InputError as error:
-        raise InputError("--device", error.given, error.allowed) from None
+        raise error.at("device") from None
     is_cpu = known.vendor == "cpu"
     usual = ("fp32",) if is_cpu else tuple(p for p in ("bf16", "fp8") if p in known.peak_flops)
     for precision in precisions:
         if precision not in known.peak_flops:
             allowed = f"{known.name} computes in {', '.join(known.peak_flops)}"
-            raise InputError("--precision", precision, allowed)
+            raise InputError("precision", precision, allowed)
     return ProbeSettings(
         device=known.name,
         precisions=tuple(precisions) or usual,
         products=CPU_PRODUCTS if is_cpu else PRODUCTS,
         seconds=seconds,
         max_bytes=CPU_MAX_BYTES if is_cpu else ProbeSettings.max_bytes,
+        anyway=anyway,
     )
 
 
@@ -111,50 +121,54 @@ def read_probe(folder: Path) -> Probe:
     try:
         probe = TypeAdapter(Probe).validate_json(path.read_bytes())
     except OSError as error:
-        raise InputError("DIR", str(path), f"{error.strerror}; give the folder of a probe") from None
+        raise InputError("folder", str(path), f"{error.strerror}; give the folder of a probe") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        raise InputError(f"{path.name}: {place}", str(first["input"])[:80], first["msg"]) from None
+        fault = input_error(error)
+        raise fault.at(f"{path.name}: {fault.path}") from None
+    if probe.busy and not probe.ranks:
+        rule = "nothing was measured: wait until the nodes are idle, or give --anyway"
+        raise InputError("nodes", "; ".join(probe.busy), rule)
     if probe.format != FORMAT or not probe.ranks or len(probe.ranks) % probe.devices_per_node:
         raise InputError(f"{path.name}: format", probe.format, f"must be a probe of {FORMAT!r}")
     return probe
 
 
 def report_of(probe: Probe, framework: str = "torch-fsdp2", cluster: str | None = None) -> ProbeReport:
-    scenario = _scenario(probe, framework, cluster)
+    scenario = _nominal_scenario(probe, framework, cluster)
     x, keys = encode([scenario])
-    usual = shipped_calibration().coefficients(keys)
-    device = scenario_device(scenario.cluster)
-    constants, overrides, rows = {}, {}, []
-    for name, value, comparison, override in _figures(probe, x, usual, scenario):
-        if comparison:
-            rows.append(comparison)
-        bounds = {d.name: (d.low, d.high) for d in definitions()}.get(name)
-        if bounds and bounds[0] <= value <= bounds[1]:
+    device, usual = scenario_device(scenario.cluster), shipped_calibration().coefficients(keys)
+    copied_rate = _usual([rank.copy_bytes_per_s for rank in probe.ranks])
+    is_other_memory = not 1 / FAR < copied_rate / device.memory_bandwidth_bytes_per_s < FAR
+    if is_other_memory:  # what a product waits for memory is as on these nodes, not as in the catalogue
+        x = replace(x, memory_bandwidth=np.asarray(copied_rate))
+    bounds = {prior.name: (prior.low, prior.high) for prior in constant_priors()}
+    constants: dict[str, float] = {}
+    overrides: JsonObject = {}
+    rows = []
+    for name, value, shown, override in _figures(probe, x, usual, device):
+        rows.append(shown)
+        if name in bounds and bounds[name][0] <= value <= bounds[name][1]:
             constants[name] = value
-        elif override:
-            overrides.update(override)
-    copied = _usual([rank.copy_bytes_per_s for rank in probe.ranks])
-    memory_rate = device.memory_bandwidth_bytes_per_s
-    rows.append(Comparison("memory bandwidth", "GB/s", memory_rate / 1e9, memory_rate / 1e9, copied / 1e9))
-    if not 1 / FAR < copied / memory_rate < FAR:
-        overrides["memory_bandwidth_gbytes_per_s"] = round(copied / 1e9, 3)
+        else:
+            overrides.update(override or {})
+    memory_rate = device.memory_bandwidth_bytes_per_s / 1e9
+    rows.append(Comparison("memory bandwidth", "GB/s", memory_rate, memory_rate, copied_rate / 1e9))
+    if is_other_memory:
+        overrides["memory_bandwidth_gbytes_per_s"] = round(copied_rate / 1e9, 3)
     findings = (*_slow_ranks(probe), *_slow_links(probe))
-    run = Run(scenario, Measured(constants=constants), id="probe", source="probe")
+    measured = Measured(constants=constants)
+    run = Run(scenario=scenario, measured=measured, id="probe", source="probe")
     return ProbeReport(probe, tuple(rows), findings, constants, overrides, run)
 
 
-def _scenario(probe: Probe, framework: str, cluster: str | None) -> Scenario:
-    """A nominal job on the probe's devices: constants need a device and a framework to belong to."""
+def _nominal_scenario(probe: Probe, framework: str, cluster: str | None) -> Scenario:
+    """A job on the probe's devices: constants need a device and a framework to belong to."""
     devices = len(probe.ranks)
-    precision = probe.settings.precisions[0]
-    named = {"name": cluster} if cluster else {}
     return parse_scenario(
         {
             "model": NOMINAL_MODEL,
             "cluster": {
-                **named,
+                **({"name": cluster} if cluster else {}),
                 "device": probe.settings.device,
                 "num_devices": devices,
                 "devices_per_node": probe.devices_per_node,
@@ -162,7 +176,7 @@ def _scenario(probe: Probe, framework: str, cluster: str | None) -> Scenario:
             "training": {
                 "seq_len": 4096,
                 "global_batch_size": devices,
-                "precision": precision,
+                "precision": probe.settings.precisions[0],
                 "framework": framework,
             },
             "plan": {
@@ -171,99 +185,80 @@ def _scenario(probe: Probe, framework: str, cluster: str | None) -> Scenario:
                 "cp": 1,
                 "dp": devices,
                 "dp_shard": devices,
-                "zero_stage": 3 if devices > 1 else 0,
                 "micro_batch_size": 1,
+                "zero_stage": 3 if devices > 1 else 0,
             },
         }
     )
 
 
-Figure = tuple[str, float, Comparison | None, JsonObject]
-"""Name of the constant, its value, how it is shown, and the override if the value is out of bounds."""
-
-
-def _figures(probe: Probe, x: Inputs, usual: Coefficients, scenario: Scenario) -> Iterator[Figure]:
-    yield from _product_figures(probe, x, usual)
-    device = scenario_device(scenario.cluster)
+def _figures(probe: Probe, x: Inputs, usual: Coefficients, device: Device) -> Iterator[_ConstantFigure]:
+    for number, precision in enumerate(probe.settings.precisions):
+        if figure := _product_figure(probe, x, usual, precision, is_main=number == 0):
+            yield figure
+    fast, slow = float(usual.fast_link_efficiency), float(usual.slow_link_efficiency)
     if rate := _link_rate(probe, ("node", "tp")):
-        share = rate / float(x.scale_up_bandwidth)
-        efficiency = float(usual.fast_link_efficiency)
-        shown = _compared(
-            "link in the node, per device", device.intra_node_bytes_per_s, efficiency, rate, "GB/s", 1e9
-        )
-        yield (
-            "fast_link_efficiency",
-            share,
-            shown,
-            {"intra_node_gbytes_per_s_per_device": round(rate / efficiency / 1e9, 4)},
-        )
+        name, catalogue = "link in the node, per device", device.intra_node_bytes_per_s
+        shown = Comparison(name, "GB/s", catalogue / 1e9, catalogue * fast / 1e9, rate / 1e9)
+        override: JsonObject = {"intra_node_gbytes_per_s_per_device": round(rate / fast / 1e9, 4)}
+        yield _ConstantFigure("fast_link_efficiency", rate / float(x.scale_up_bandwidth), shown, override)
     if rate := _link_rate(probe, ("network",)):
-        share = rate / float(x.scale_out_bandwidth)
-        efficiency = float(usual.slow_link_efficiency)
-        shown = _compared(
-            "network, per device", device.inter_node_bytes_per_s, efficiency, rate, "Gbit/s", 1e9 / 8
-        )
-        yield (
-            "slow_link_efficiency",
-            share,
-            shown,
-            {"inter_node_gbps_per_device": round(rate * 8 / efficiency / 1e9, 4)},
-        )
-    yield from _latencies(probe, x, usual)
+        name, catalogue = "network, per device", device.inter_node_bytes_per_s
+        shown = Comparison(name, "Gbit/s", catalogue / GBIT, catalogue * slow / GBIT, rate / GBIT)
+        override = {"inter_node_gbps_per_device": round(rate * 8 / slow / 1e9, 4)}
+        yield _ConstantFigure("slow_link_efficiency", rate / float(x.scale_out_bandwidth), shown, override)
+    over = [c for c in probe.collectives if c.group in ("all", "network") and c.kind == "all_gather"]
+    if over:
+        # Latency per rank beyond the node: `gather_latency_s` solved for it, from the smallest gather.
+        small = min(over, key=lambda c: (c.message_bytes, -c.size))
+        inside = probe.devices_per_node if small.group == "all" else 1
+        hop_s = (small.seconds - float(x.scale_up_latency) * (inside - 1)) / (small.size - inside)
+        name, catalogue, assumed_s = (
+            "latency of a rank beyond the node", float(x.scale_out_latency), float(usual.rank_latency_s),
+        )  # fmt: skip
+        shown = Comparison(name, "µs", catalogue * 1e6, assumed_s * 1e6, hop_s * 1e6)
+        yield _ConstantFigure("rank_latency_s", hop_s, shown)
     launch_s, assumed_s = _usual([rank.launch_s for rank in probe.ranks], False), float(usual.host_kernel_s)
     shown = Comparison("host launch of a kernel", "µs", assumed_s * 1e6, assumed_s * 1e6, launch_s * 1e6)
-    yield "host_kernel_s", launch_s, shown, {}
+    yield _ConstantFigure("host_kernel_s", launch_s, shown)
 
 
-def _compared(
-    name: str, catalogue: float, efficiency: float, measured: float, unit: str, scale: float
-) -> Comparison:
-    return Comparison(name, unit, catalogue / scale, catalogue * efficiency / scale, measured / scale)
-
-
-def _product_figures(probe: Probe, x: Inputs, usual: Coefficients) -> Iterator[Figure]:
+def _product_figure(
+    probe: Probe, x: Inputs, usual: Coefficients, precision: str, is_main: bool
+) -> _ConstantFigure | None:
     """`gemm_efficiency` from the run's own precision: the formula is A / efficiency + B, both known."""
-    peaks, efficiency = get_device(probe.settings.device).peak_flops, float(usual.gemm_efficiency)
-    for number, precision in enumerate(probe.settings.precisions):
-        shapes = [p for p in _by_shape(probe.products, precision) if _flops(p) >= MIN_PRODUCT_FLOPS]
-        if not shapes or precision not in peaks:
-            continue
-        best = max(product.flops_per_s for product in shapes)
-        shown = _compared(f"products in {precision}", peaks[precision], efficiency, best, "TFLOP/s", 1e12)
-        fitted = [_efficiency(x, usual, product) for product in shapes]
-        value = statistics.median(fitted) if number == 0 else 0.0
-        override: JsonObject = {}
-        if number == 0:
-            peak = peaks[precision] * value / efficiency / 1e12
-            override = {"peak_tflops": {precision: round(peak, 4)}}
-        yield "gemm_efficiency", value, shown, override
-
-
-def _efficiency(x: Inputs, usual: Coefficients, product: Product) -> float:
-    m, n, k = (np.array([float(size)]) for size in (product.m, product.n, product.k))
-    at = float(usual.gemm_efficiency)
-    once_s, twice_s = (
-        float(np.ravel(gemm_s(x, replace(usual, gemm_efficiency=np.asarray(share)), m, n, k))[0])
-        for share in (at, 2 * at)
-    )
-    arithmetic_s = 2 * (once_s - twice_s)
-    moving_s = once_s - arithmetic_s
-    return at * arithmetic_s / max(product.seconds - moving_s, 1e-12)
+    shapes: dict[tuple[int, int, int], list[Product]] = {}
+    for product in probe.products:
+        if product.precision == precision and _flops(product) >= MIN_PRODUCT_FLOPS:
+            shapes.setdefault((product.m, product.n, product.k), []).append(product)
+    peak = get_device(probe.settings.device).peak_flops.get(precision)
+    if not shapes or peak is None:
+        return None
+    # Each shape as the usual rank computes it.
+    products = [
+        sorted(own, key=lambda p: p.seconds)[len(own) // 2 if len(own) > 2 else 0] for own in shapes.values()
+    ]
+    best, at = max(product.flops_per_s for product in products), float(usual.gemm_efficiency)
+    shown = Comparison(f"products in {precision}", "TFLOP/s", peak / 1e12, peak * at / 1e12, best / 1e12)
+    if not is_main:
+        return _ConstantFigure("gemm_efficiency", 0.0, shown)
+    fitted = []
+    for product in products:
+        m, n, k = (np.array([float(size)]) for size in (product.m, product.n, product.k))
+        once_s, twice_s = (
+            float(np.ravel(gemm_s(x, replace(usual, gemm_efficiency=np.asarray(share)), m, n, k))[0])
+            for share in (at, 2 * at)
+        )
+        arithmetic_s = 2 * (once_s - twice_s)
+        moving_s = once_s - arithmetic_s
+        fitted.append(at * arithmetic_s / max(product.seconds - moving_s, 1e-12))
+    value = statistics.median(fitted)
+    override: JsonObject = {"peak_tflops": {precision: round(peak * value / at / 1e12, 4)}}
+    return _ConstantFigure("gemm_efficiency", value, shown, override)
 
 
 def _flops(product: Product) -> float:
     return 2.0 * product.m * product.n * product.k
-
-
-def _by_shape(products: Sequence[Product], precision: str) -> list[Product]:
-    """Each shape as the usual rank computes it."""
-    shapes: dict[tuple[int, int, int], list[Product]] = {}
-    for product in products:
-        if product.precision == precision:
-            shapes.setdefault((product.m, product.n, product.k), []).append(product)
-    return [
-        sorted(own, key=lambda p: p.seconds)[len(own) // 2 if len(own) > 2 else 0] for own in shapes.values()
-    ]
 
 
 def _link_rate(probe: Probe, groups: Sequence[str]) -> float | None:
@@ -273,36 +268,13 @@ def _link_rate(probe: Probe, groups: Sequence[str]) -> float | None:
         for group in groups:
             own = [c for c in probe.collectives if c.group == group and c.kind == kind]
             if len(own) > 1:
-                rates.append(_rate(*sorted(own, key=_size)[-2:]))
+                less, more = sorted(own, key=lambda c: c.message_bytes)[-2:]
+                # At least a share of the time: noise must not make the rate infinite.
+                seconds = max(more.seconds - less.seconds, 0.05 * more.seconds)
+                message_bytes = more.message_bytes - less.message_bytes
+                rates.append(replace(more, message_bytes=message_bytes, seconds=seconds).bus_bytes_per_s)
                 break
     return statistics.fmean(rates) if rates else None
-
-
-def _size(collective: Collective) -> int:
-    return collective.message_bytes
-
-
-def _rate(less: Collective, more: Collective) -> float:
-    seconds = max(more.seconds - less.seconds, 0.05 * more.seconds)  # noise must not make it infinite
-    further = replace(more, message_bytes=more.message_bytes - less.message_bytes, seconds=seconds)
-    return further.bus_bytes_per_s
-
-
-def _latencies(probe: Probe, x: Inputs, usual: Coefficients) -> Iterator[Figure]:
-    """Of each rank beyond the node, from the smallest gather over all (`gather_latency_s` solved for it)."""
-    over = [c for c in probe.collectives if c.group in ("all", "network") and c.kind == "all_gather"]
-    if over:
-        small = min(over, key=lambda c: (_size(c), -c.size))
-        inside = probe.devices_per_node if small.group == "all" else 1
-        hop_s = (small.seconds - float(x.scale_up_latency) * (inside - 1)) / (small.size - inside)
-        shown = Comparison(
-            "latency of a rank beyond the node",
-            "µs",
-            float(x.scale_out_latency) * 1e6,
-            float(usual.rank_latency_s) * 1e6,
-            hop_s * 1e6,
-        )
-        yield "rank_latency_s", hop_s, shown, {}
 
 
 def _usual(values: Sequence[float], more_is_better: bool = True) -> float:
@@ -311,7 +283,7 @@ def _usual(values: Sequence[float], more_is_better: bool = True) -> float:
     return ordered[(len(ordered) - 1) // 2]
 
 
-def _slow_ranks(probe: Probe) -> Iterator[Finding]:
+def _slow_ranks(probe: Probe) -> Iterator[SlowPart]:
     """By products, over all shapes and precisions, and by copies."""
     rates: dict[int, list[float]] = {}
     by_case: dict[tuple[str, int, int, int], dict[int, float]] = {}
@@ -330,11 +302,11 @@ def _slow_ranks(probe: Probe) -> Iterator[Finding]:
         for rank, ratio in ratios.items():
             if ratio < SLOW_RANK:
                 host = probe.ranks[rank].host
-                says = f"rank {rank} on {host} {what} at {ratio:.0%} of the usual rate"
-                yield Finding(f"rank {rank}", ratio, says)
+                message = f"rank {rank} on {host} {what} at {ratio:.0%} of the usual rate"
+                yield SlowPart(f"rank {rank}", ratio, message)
 
 
-def _slow_links(probe: Probe) -> Iterator[Finding]:
+def _slow_links(probe: Probe) -> Iterator[SlowPart]:
     for crosses in (False, True):
         links = [link for link in probe.links if link.crosses == crosses]
         if len(links) < 2:
@@ -345,10 +317,10 @@ def _slow_links(probe: Probe) -> Iterator[Finding]:
             name = link_name(probe, link)
             if link.bytes_per_s < SLOW_LINK * rate:
                 ratio = link.bytes_per_s / rate
-                yield Finding(name, ratio, f"{name} carries {ratio:.0%} of what its like do")
+                yield SlowPart(name, ratio, f"{name} carries {ratio:.0%} of what similar links do")
             elif link.latency_s > LATE_LINK * latency_s:
                 ratio = link.latency_s / latency_s
-                yield Finding(name, ratio, f"{name} takes {ratio:.1f} times as long for a small message")
+                yield SlowPart(name, ratio, f"{name} takes {ratio:.1f} times as long for a small message")
 
 
 def link_name(probe: Probe, link: Link) -> str:

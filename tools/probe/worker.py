@@ -14,6 +14,7 @@ import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,13 +25,17 @@ from torch import distributed as dist
 from tools.probe.measured import KINDS, RESULT, Collective, Link, Probe, ProbeSettings, Product, RankFacts
 
 SHARES = {"products": 0.35, "collectives": 0.35, "links": 0.2}
-"""Of the probe's time; copies and launches take the rest."""
+"""Shares of the probe's time; copies and launches take the rest."""
 MIN_REPEATS, MAX_REPEATS = 5, 50
 SMALL_BYTES, FIRST_BYTES, GROWTH = 1024, 4096, 16
 LINK_S = 0.5
 """A message must take this long before its rate is believed: start-up and bursts are over by then."""
 MAX_ROUNDS = 63
 """Rounds of pairs of nodes: all pairs up to 64 nodes."""
+IDLE_S = 1.0
+"""How long a node is watched before anything is measured."""
+BUSY_CPU, BUSY_GPU, BUSY_MEMORY = 0.2, 0.05, 0.1
+"""Shares of a node's cores, of a GPU's time and of its memory in use: above, the node is not idle."""
 LAUNCHES = 2000
 WINDOWS = 5
 """Times at which a rank's products are measured: a rank is slow only if it is at all of them."""
@@ -93,6 +98,11 @@ class _Rank:
 def probe(settings: ProbeSettings) -> Probe | None:
     """On rank 0 what all ranks measured, on others None."""
     start_s, here = time.perf_counter(), _Rank()
+    busy = _busy(here)
+    if busy and not settings.anyway:
+        took_s = time.perf_counter() - start_s
+        idle = Probe(settings, here.local_world, dist.get_backend(), (), (), (), (), took_s, busy=busy)
+        return None if here.rank else idle
     unavailable: list[str] = []
     products = list(_products(here, settings, unavailable))
     facts = _facts(here, settings)
@@ -113,7 +123,39 @@ def probe(settings: ProbeSettings) -> Probe | None:
         links=_merge_links([link for item in everyone for link in item[2]], here.local_world),
         took_s=time.perf_counter() - start_s,
         unavailable=tuple(dict.fromkeys(reason for item in everyone for reason in item[3])),
+        busy=busy,
     )
+
+
+def _busy(here: _Rank) -> tuple[str, ...]:
+    """What else runs: of each node the share of its cores, of each GPU its use and the memory others hold.
+    All ranks sleep meanwhile, so that none of it is theirs."""
+    found, host = [], socket.gethostname()
+    dist.barrier()
+    first = _cpu_ticks()
+    time.sleep(IDLE_S)
+    idle, total = (after - before for before, after in zip(first, _cpu_ticks(), strict=True))
+    if here.local == 0 and total - idle > BUSY_CPU * total:
+        found.append(f"{host} has {1 - idle / total:.0%} of its cores in use")
+    if here.device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(here.device)
+        if free < (1 - BUSY_MEMORY) * total:
+            held = (total - free) / 2**30
+            found.append(f"{host}, GPU {here.local}: {held:.0f} GiB of its memory are taken")
+        with suppress(RuntimeError, ModuleNotFoundError):  # without nvidia-ml-py nobody can say
+            if (used_percent := torch.cuda.utilization(here.device)) > 100 * BUSY_GPU:
+                found.append(f"{host}, GPU {here.local}: {used_percent}% in use")
+    everyone: list[list[str]] = [found] * here.world
+    dist.all_gather_object(everyone, found)
+    return tuple(reason for reasons in everyone for reason in reasons)
+
+
+def _cpu_ticks() -> tuple[int, int]:
+    """(idle, all) of the machine since it started; none where there is no /proc."""
+    with suppress(OSError, ValueError):
+        ticks = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return ticks[3] + ticks[4], sum(ticks)
+    return 0, 0
 
 
 def _products(here: _Rank, settings: ProbeSettings, unavailable: list[str]) -> Iterator[Product]:
@@ -146,8 +188,9 @@ def _product(precision: str, m: int, n: int, k: int, device: torch.device) -> Ca
 
 
 def _facts(here: _Rank, settings: ProbeSettings) -> RankFacts:
-    size = settings.max_bytes // 4
-    source, target = torch.zeros(size, device=here.device), torch.empty(size, device=here.device)
+    size = settings.max_bytes
+    # Ones: the kernel keeps pages of zeros once for all of them, and reading those is no traffic.
+    source, target = torch.ones(size, device=here.device), torch.empty(size, device=here.device)
     copy_s = here.timed(lambda: target.copy_(source), settings.seconds * 0.03, together=False)
     small = torch.zeros(8, device=here.device)
     here.synchronize()
@@ -161,8 +204,8 @@ def _facts(here: _Rank, settings: ProbeSettings) -> RankFacts:
         here.synchronize()
     on_gpu = here.device.type == "cuda"
     title = torch.cuda.get_device_name(here.device) if on_gpu else "CPU, one thread"
-    moved_bytes = 2.0 * settings.max_bytes
-    return RankFacts(here.rank, socket.gethostname(), title, moved_bytes / copy_s, statistics.median(rounds))
+    moved_bytes, launch_s = 2.0 * source.nbytes, statistics.median(rounds)
+    return RankFacts(here.rank, socket.gethostname(), title, moved_bytes / copy_s, launch_s)
 
 
 def _groups(here: _Rank) -> Iterator[tuple[str, int, dist.ProcessGroup | None]]:
@@ -229,43 +272,26 @@ def _collective(
 
 
 def _links(here: _Rank, settings: ProbeSettings) -> Iterator[Link]:
-    """Of the lower rank of each pair."""
-    rounds = [*_node_rounds(here.local_world), *_network_rounds(here)]
-    for crosses, partner_of in rounds:
-        partner = partner_of(here)
+    """From the lower rank of each pair."""
+    for crosses, partner in _rounds(here):
         latency_s, transfer_s, message_bytes = _ping_pong(here, partner, settings, LINK_S)
         if partner is not None and here.rank < partner:
             yield Link(here.rank, partner, crosses, latency_s, message_bytes / max(transfer_s, 1e-9))
 
 
-Partner = Callable[[_Rank], int | None]
-
-
-def _node_rounds(wide: int) -> Iterator[tuple[bool, Partner]]:
-    """Neighbours: even with odd, then odd with even."""
-    for offset in range(min(2, wide - 1)):
-
-        def partner(here: _Rank, offset: int = offset) -> int | None:
-            local = here.local - offset
-            other = local + 1 if local % 2 == 0 else local - 1
-            is_there = local >= 0 and 0 <= other + offset < wide
-            return here.node * wide + other + offset if is_there else None
-
-        yield False, partner
-
-
-def _network_rounds(here: _Rank) -> Iterator[tuple[bool, Partner]]:
-    """The circle method: the first node stays, the others rotate, and opposite ones meet."""
+def _rounds(here: _Rank) -> Iterator[tuple[bool, int | None]]:
+    """Whether a round crosses nodes, and this rank's partner in it."""
+    wide = here.local_world
+    for offset in range(min(2, wide - 1)):  # neighbours: even with odd, then odd with even
+        local = here.local - offset
+        other = (local + 1 if local % 2 == 0 else local - 1) + offset
+        yield False, here.node * wide + other if local >= 0 and 0 <= other < wide else None
     places = here.nodes + here.nodes % 2
     for number in range(min(places - 1, MAX_ROUNDS) if here.nodes > 1 else 0):
+        # The circle method: the first node stays, the others rotate, and opposite ones meet.
         circle = [0, *((i + number) % (places - 1) + 1 for i in range(places - 1))]
-        meets = {circle[i]: circle[-1 - i] for i in range(places)}
-
-        def partner(here: _Rank, meets: dict[int, int] = meets) -> int | None:
-            other = meets[here.node]
-            return other * here.local_world + here.local if other < here.nodes else None
-
-        yield True, partner
+        other = circle[-1 - circle.index(here.node)]
+        yield True, other * wide + here.local if other < here.nodes else None
 
 
 def _ping_pong(
@@ -306,24 +332,15 @@ def _exchange(here: _Rank, partner: int | None, message_bytes: int, repeats: int
 
 def _merge_links(links: Sequence[Link], wide: int) -> tuple[Link, ...]:
     """Links between the same two nodes as one: the ranks' rates add up, as they ran at once."""
-    inside = [link for link in links if not link.crosses]
+    merged = [link for link in links if not link.crosses]
     between: dict[tuple[int, int], list[Link]] = {}
     for link in links:
         if link.crosses:
             between.setdefault((link.first // wide, link.second // wide), []).append(link)
-    return (
-        *inside,
-        *(
-            Link(
-                first * wide,
-                second * wide,
-                True,
-                min(link.latency_s for link in own),
-                len(own) * min(link.bytes_per_s for link in own),
-            )
-            for (first, second), own in sorted(between.items())
-        ),
-    )
+    for (first, second), own in sorted(between.items()):
+        latency_s, rate = min(link.latency_s for link in own), min(link.bytes_per_s for link in own)
+        merged.append(Link(first * wide, second * wide, True, latency_s, len(own) * rate))
+    return tuple(merged)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

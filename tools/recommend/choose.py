@@ -15,22 +15,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 import kb_seed
-from tools.cost.inputs import Array
-from tools.cost.predict import fit_probability
-from tools.recommend.workload import Workload
+from tools.physics.inputs import Array, Indices
+from tools.recommend.workload import LESS_MEMORY, SLOW_LINK, Workload
 from tools.scenario import RECOMPUTES, Plan, get_framework
 from tools.scenario.limits import scale_up_size
-from tools.scenario.spec import FULL_SHARDING
-from tools.search.ranked import Ranked
-from tools.search.space import Rows, Table, get_plan
+from tools.scenario.spec import FULL_SHARDING, MODEL_AXES
+from tools.search.ranked import Ranked, front_bytes, front_of
 
 MAX_PROPOSALS = 3
-FAMILY = ("tp", "pp", "cp", "ep")
+FAMILY = (*MODEL_AXES, "ep")
 TIE = 0.02
 """Log of time: what differs by less is the same, and the simpler plan is taken."""
+WINDOW = 0.03
+"""What of the predicted time habit may give away."""
+SAFE = 0.8
+"""Probability of fitting that the first plan needs, if any has it."""
 MIN_PROBABILITY = 1e-3
 MAX_TRIES = 40
-"""Plans of a family that are tried until one can be expressed in the framework's configuration."""
+"""How often plans are chosen again without those that the framework's configuration cannot express."""
 
 
 @dataclass(frozen=True)
@@ -50,10 +52,14 @@ def shipped_preferences() -> Preferences:
 def features(workload: Workload, ranked: Ranked) -> dict[str, Array]:
     """One column per feature, one row per plan."""
     p, s = ranked.plans, workload.scenario
-    tensor, pipeline, context, experts = (_doublings(p[name]) for name in FAMILY)
+    tensor, pipeline, context, experts = (_doublings(p[name]) for name in ("tp", "pp", "cp", "ep"))
     domain = scale_up_size(s.cluster, workload.device)
     own_experts = min(domain, s.model.num_experts) if s.model.is_moe else 1
     is_sharded_first = float(get_framework(s.training.framework).sharding_stage == FULL_SHARDING)
+    interleaves = s.training.framework == "megatron-core"
+    # A table that does not say how many layers of a stage are recomputed means all of them.
+    layers = p.get("recompute_layers", np.zeros_like(p["pp"]))
+    recomputed = np.where(layers > 0, layers / np.ceil(s.model.num_hidden_layers / p["pp"]), 1.0)
     columns: dict[str, NDArray[np.generic]] = {
         "tensor_parallel": p["tp"] > 1,
         "tensor_doublings": tensor,
@@ -61,32 +67,21 @@ def features(workload: Workload, ranked: Ranked) -> dict[str, Array]:
         "pipelined": p["pp"] > 1,
         "pipeline_doublings": pipeline,
         "pipeline_doublings_beside_fsdp": pipeline * is_sharded_first,
-        "pipeline_not_interleaved": (p["pp"] > 1) & (p["vpp"] == 1) & _interleaves(s.training.framework),
+        "pipeline_not_interleaved": (p["pp"] > 1) & (p["vpp"] == 1) & interleaves,
         "tensor_and_pipeline": (p["tp"] > 1) & (p["pp"] > 1),
         "context_doublings": context,
         "context_doublings_beside_fsdp": context * is_sharded_first,
         "expert_doublings_beside_fsdp": experts * is_sharded_first,
         "experts_beyond_domain": _doublings(p["ep"] * p["etp"] / domain),
         "experts_short_of_domain": np.log2(own_experts / np.minimum(p["ep"], own_experts)),
-        "full_recompute": (p["recompute"] == RECOMPUTES.index("full")) * _recomputed_share(workload, p),
+        "full_recompute": (p["recompute"] == RECOMPUTES.index("full")) * recomputed,
         "filled_memory": ranked.memory_bytes / workload.device.memory_bytes,
     }
     return {name: np.asarray(column, dtype=np.float64) for name, column in columns.items()}
 
 
-def _recomputed_share(workload: Workload, plans: Table) -> Array:
-    """Of a stage's layers, if they are recomputed: all of them if the table does not say how many."""
-    layers = plans.get("recompute_layers", np.zeros_like(plans["pp"]))
-    of_stage = np.ceil(workload.scenario.model.num_hidden_layers / plans["pp"])
-    return np.where(layers > 0, layers / of_stage, 1.0)
-
-
 def _doublings(degree: NDArray[np.generic]) -> Array:
     return np.asarray(np.log2(np.maximum(degree, 1.0)))
-
-
-def _interleaves(framework: str) -> bool:
-    return framework == "megatron-core"
 
 
 @dataclass(frozen=True)
@@ -94,8 +89,8 @@ class Families:
     """The families of the plans that fit: which plan is in which, the row of the plan that stands for each,
     and its cost: the log of its time over its probability of fitting, above the least."""
 
-    of_plan: Rows
-    rows: Rows
+    of_plan: Indices
+    rows: Indices
     cost: Array
     columns: Array
 
@@ -109,109 +104,77 @@ def families(workload: Workload, ranked: Ranked) -> Families:
     degrees = np.stack([ranked.plans[name] for name in FAMILY], axis=1)
     keys, of_plan = np.unique(degrees, axis=0, return_inverse=True)
     of_plan = np.asarray(of_plan).ravel()
-    rows = np.array(
-        [_simplest_first(ranked, cost, np.flatnonzero(of_plan == k))[0] for k in range(len(keys))]
-    )
+    members = (np.flatnonzero(of_plan == family) for family in range(len(keys)))
+    rows = np.array([_simplest(ranked, cost, kin) for kin in members])
     columns = np.stack([*features(workload, ranked.take(rows)).values()], axis=1)
     return Families(of_plan, rows, cost[rows] - cost.min(), columns)
 
 
 def expected_cost(workload: Workload, ranked: Ranked) -> Array:
     """Log of the time until a step has run: a plan is tried again as often as it is expected not to fit."""
-    memory = np.asarray(float(workload.device.memory_bytes))
-    likely = fit_probability(ranked.memory_bytes, memory, workload.calibration.memory_error)
+    likely = probability_of_fitting(workload, ranked)
     return np.log(ranked.step_time_s) - np.log(np.maximum(likely, MIN_PROBABILITY))
 
 
-def _simplest_first(ranked: Ranked, cost: Array, rows: Rows) -> Rows:
-    """The rows by cost, but of those that tie with the best: fewest chunks, then least memory."""
-    is_tied = cost[rows] <= cost[rows].min() + TIE
-    tied, others = rows[is_tied], rows[~is_tied]
-    by_simplicity = np.lexsort((cost[tied], ranked.memory_bytes[tied], ranked.plans["vpp"][tied]))
-    return np.concatenate([tied[by_simplicity], others[np.argsort(cost[others], kind="stable")]])
+def probability_of_fitting(workload: Workload, ranked: Ranked) -> Array:
+    return workload.fit_probability(ranked.plans, ranked.memory_bytes)
+
+
+def _simplest(ranked: Ranked, cost: Array, rows: Indices) -> int:
+    """Of the rows that tie with the best: fewest chunks, then least memory."""
+    tied = rows[cost[rows] <= cost[rows].min() + TIE]
+    return int(tied[np.lexsort((cost[tied], ranked.memory_bytes[tied], ranked.plans["vpp"][tied]))[0]])
 
 
 def choose(workload: Workload, ranked: Ranked, preferences: Preferences | None = None) -> list[Plan]:
-    """At most three plans of different families: the recommended one, the fastest by prediction if that is of
-    another family, then the likeliest of the others. None of them beats the first in time and memory."""
+    """At most three plans of different families: the one to run first, the fastest by prediction if that is
+    of another family, then the likeliest of the others; such as the configuration can express, if any."""
+    preferences, left = preferences or shipped_preferences(), np.arange(len(ranked.step_time_s))
+    for _ in range(MAX_TRIES):
+        rows = left[_choose(workload, ranked.take(left), preferences)]
+        plans = [ranked.plans.plan(int(row)) for row in rows]
+        faulty = [row for row, plan in zip(rows, plans, strict=True) if workload.why_inexpressible(plan)]
+        if plans and not faulty:
+            return plans
+        left = np.setdiff1d(left, faulty)
+        if not len(left):
+            break
+    # The user's own constraint outranks what the configuration can express.
+    return [ranked.plans.plan(row) for row in _choose(workload, ranked, preferences)]
+
+
+def _choose(workload: Workload, ranked: Ranked, preferences: Preferences) -> list[int]:
     if not len(ranked.step_time_s):
         return []
-    rows = _three(workload, ranked, preferences or shipped_preferences(), can_be_written=True)
-    if not rows:  # today's plan cannot be written either: `limit_to_expressible`
-        rows = _three(workload, ranked, preferences or shipped_preferences(), can_be_written=False)
-    return [get_plan(ranked.plans, row) for row in rows]
+    candidates = candidates_for_first(workload, ranked)
+    near = families(workload, ranked.take(candidates))
+    first = _most_robust(workload, ranked, candidates[near.of_plan == np.argmax(near.utility(preferences))])
+    found = families(workload, ranked)
+    # Families that are slower by more than a comparison errs stand behind all others.
+    log_time = np.log(ranked.step_time_s[found.rows])
+    is_slow = log_time > log_time.min() + workload.pair_error
+    order = found.rows[np.lexsort((-found.utility(preferences), is_slow))]
+    chosen: dict[int, int] = {}
+    for row in (first, np.argmin(ranked.step_time_s), *order):
+        chosen.setdefault(int(found.of_plan[row]), int(row))
+    return [*chosen.values()][:MAX_PROPOSALS]
 
 
-def _three(
-    workload: Workload, ranked: Ranked, preferences: Preferences, *, can_be_written: bool
-) -> list[int]:
-    def is_accepted(row: int) -> bool:
-        plan = get_plan(ranked.plans, row)
-        return not can_be_written or workload.why_inexpressible(plan) is None
-
-    def stand_in(family: int) -> int | None:
-        rows = _simplest_first(ranked, cost, np.flatnonzero(found.of_plan == family))
-        return next((int(row) for row in rows[:MAX_TRIES] if is_accepted(int(row))), None)
-
-    found, cost = families(workload, ranked), expected_cost(workload, ranked)
-    order = _likely_first(workload, ranked, found, preferences)
-    by_time = np.argsort(ranked.step_time_s, kind="stable")
-    fastest = next((int(row) for row in by_time if is_accepted(int(row))), None)
-    chosen: list[int] = []
-    for family in order:
-        if len(chosen) == MAX_PROPOSALS:
-            break
-        if len(chosen) == 1 and fastest is not None and found.of_plan[fastest] != found.of_plan[chosen[0]]:
-            chosen.append(fastest)
-        if all(found.of_plan[row] != family for row in chosen):
-            row = stand_in(int(family))
-            chosen += [] if row is None else [row]
-    return _undominated_first(ranked, cost, found, chosen[:MAX_PROPOSALS])
+def _most_robust(workload: Workload, ranked: Ranked, rows: Indices) -> int:
+    """Of plans that tie: one that leaves a tenth of the memory, then the fastest with slow links between
+    nodes."""
+    cost = expected_cost(workload, ranked)[rows]
+    tied = rows[cost <= cost.min() + TIE]
+    slowed_s = workload.costs(ranked.plans.take(tied), scale_out_bandwidth=SLOW_LINK).step_time_s
+    is_tight = ranked.memory_bytes[tied] > (1.0 - LESS_MEMORY) * workload.device.memory_bytes
+    return int(tied[np.lexsort((slowed_s, is_tight))[0]])
 
 
-def _likely_first(workload: Workload, ranked: Ranked, found: Families, preferences: Preferences) -> Rows:
-    """Families by utility; those that are slower by more than a comparison errs stand behind all others."""
-    behind = np.log(ranked.step_time_s[found.rows])
-    is_slower = behind > behind.min() + workload.pair_error
-    return np.lexsort((-found.utility(preferences), is_slower))
-
-
-def _undominated_first(ranked: Ranked, cost: Array, found: Families, chosen: list[int]) -> list[int]:
-    """The first must not be beaten in time and memory by another: a plan of its family that ties with it and
-    is not beaten takes its place, else the one that beats it."""
-
-    def beats(row: int, other: int) -> bool:
-        faster = ranked.step_time_s[row] < ranked.step_time_s[other]
-        return bool(faster and ranked.memory_bytes[row] <= ranked.memory_bytes[other])
-
-    if not any(beats(row, chosen[0]) for row in chosen[1:]):
-        return chosen
-    same_family = np.flatnonzero(
-        (found.of_plan == found.of_plan[chosen[0]]) & (cost <= cost[chosen[0]] + TIE)
-    )
-    free = [int(row) for row in same_family if not any(beats(other, int(row)) for other in chosen[1:])]
-    if free:
-        return [min(free, key=lambda row: cost[row]), *chosen[1:]]
-    first = min((row for row in chosen[1:] if beats(row, chosen[0])), key=lambda row: ranked.step_time_s[row])
-    return [first, *(row for row in chosen if row != first)]
-
-
-HABITS = {
-    "tensor": "tensor parallelism",
-    "pipeline": "pipeline parallelism",
-    "context": "context parallelism",
-    "expert": "expert parallelism",
-    "full": "recomputation",
-    "filled": "memory in use",
-}
-"""What the features speak of, by how their names begin."""
-
-
-def deciding_habit(workload: Workload, pair: Ranked) -> str:
-    """What speaks most for the first of two plans by published recipes: "less tensor parallelism"."""
-    weights, columns = shipped_preferences().weights, features(workload, pair)
-    ahead = {name: float(column[0] - column[1]) for name, column in columns.items()}
-    by_habit = {habit: [name for name in columns if name.startswith(habit)] for habit in HABITS}
-    decides = max(HABITS, key=lambda habit: sum(weights[name] * ahead[name] for name in by_habit[habit]))
-    amount = "more" if sum(ahead[name] for name in by_habit[decides]) > 0 else "less"
-    return f"{amount} {HABITS[decides]}"
+def candidates_for_first(workload: Workload, ranked: Ranked) -> Indices:
+    """Rows among which habit decides: likely to fit, hardly slower than the fastest of those, and beaten by
+    none of them in time and memory."""
+    likely = probability_of_fitting(workload, ranked)
+    safe = np.flatnonzero(likely >= SAFE if np.any(likely >= SAFE) else likely >= 0.0)
+    times, memory = ranked.step_time_s[safe], ranked.memory_bytes[safe]
+    least_bytes = front_bytes(front_of(ranked.take(safe)), np.nextafter(times, 0.0))
+    return np.asarray(safe[(times <= (1.0 + WINDOW) * times.min()) & (memory < least_bytes)])

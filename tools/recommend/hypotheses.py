@@ -8,41 +8,35 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from tools.cost.predict import Prediction
-from tools.cost.terms import STEP_TERMS, Bottleneck
+from tools.model.predict import Prediction
+from tools.physics.terms import STEP_TERMS, Bottleneck
 from tools.recommend.report import Evidence
-from tools.scenario.spec import Result
-from tools.trace.causes import LEVERS
-from tools.trace.causes import Cause as TraceCause
+from tools.scenario.spec import ClosedModel
+from tools.trace.causes import CAUSES as TRACE_CAUSES
+from tools.trace.causes import Cause
+from tools.trace.host import HostCause
 from tools.trace.report import Profile
 
-Cause = Literal[TraceCause, "out_of_memory"]
+HypothesisCause = Literal[Cause, "out_of_memory"]
 """What a trace can show, and what only a prediction can."""
-CAUSES: tuple[Cause, ...] = get_args(Cause)
-Status = Literal["open", "supported", "refuted"]
+CAUSES: tuple[HypothesisCause, ...] = get_args(HypothesisCause)
+HypothesisStatus = Literal["open", "supported", "refuted"]
 
-BOTTLENECK_OF: dict[Cause, Bottleneck] = {
-    "compute": "compute",
-    "recomputation": "compute",
-    "memory_bound_kernels": "memory",
-    "exposed_tp": "communication",
-    "exposed_cp": "communication",
-    "exposed_ep": "communication",
-    "exposed_dp": "communication",
-    "exposed_pp": "communication",
-    "slow_link": "communication",
-    "late_host": "host",
-    "slow_device": "compute",
-    "small_messages": "communication",
-    "bubble": "pipeline",
-    "imbalance": "pipeline",
-    "data_loading": "host",
-    "out_of_memory": "memory",
-    "trace_mismatch": "host",
+CAUSES_OF: dict[Bottleneck, tuple[HypothesisCause, ...]] = {
+    "compute": ("compute", "recomputation", "slow_device"),
+    "memory": ("memory_bound_kernels", "out_of_memory"),
+    "communication": (
+        *("exposed_tp", "exposed_cp", "exposed_ep", "exposed_dp", "exposed_pp"),
+        *("slow_link", "small_messages"),
+    ),
+    "pipeline": ("bubble", "imbalance"),
+    "host": ("late_host", "cpu_binding", *get_args(HostCause), "trace_mismatch"),
 }
-LEVER_OF: dict[Cause, str] = dict(
-    [*LEVERS.items(), ("out_of_memory", "memory: more sharding or recomputation")]
-)
+BOTTLENECK_OF = {cause: bottleneck for bottleneck, causes in CAUSES_OF.items() for cause in causes}
+LEVER_OF: dict[HypothesisCause, str] = {
+    **{cause: text.lever for cause, text in TRACE_CAUSES.items()},
+    "out_of_memory": "memory: more sharding or recomputation",
+}
 CAUSE_OF_TERM: dict[str, Cause] = {
     "compute": "compute",
     "recompute": "recomputation",
@@ -54,27 +48,27 @@ CAUSE_OF_TERM: dict[str, Cause] = {
     "dp_comm_exposed": "exposed_dp",
     "pp_comm_exposed": "exposed_pp",
     "pipeline_bubble": "bubble",
-    "host_and_other": "data_loading",
+    "host_and_other": "late_host",
 }
 MIN_SHARE = 0.02
-"""Of the step: what costs less is no hypothesis worth testing."""
+"""Share of the step: a cause that costs less is not worth testing."""
 COMPETING_SHARE = 0.5
-"""Of the dearest cause's cost: what is below cannot be the main thing to change."""
+"""Share of the costliest cause's cost: what is below cannot be the main thing to change."""
 
 
-class Hypothesis(Result):
+class Hypothesis(ClosedModel):
     """A cause of the closed list, what it costs, and where that stands."""
 
-    cause: Cause
+    cause: HypothesisCause
     source: Literal["model", "profile", "trial"]
     seconds: float | None = None
-    """Of one step; None if the evidence does not say."""
+    """Cost per step; None if the evidence does not say."""
     share: float | None = None
-    """Of the step."""
-    says: str
+    """Share of the step."""
+    summary: str = Field(alias="says")
     predicts: str = ""
     """What would be seen if it holds."""
-    status: Status = "open"
+    status: HypothesisStatus = "open"
     evidence: list[Evidence] = Field(default_factory=list)
     ranks: list[int] = Field(default_factory=list)
     by: str = "expert-rules"
@@ -93,42 +87,41 @@ class Hypothesis(Result):
 
 
 def predicted_hypotheses(prediction: Prediction) -> list[Hypothesis]:
-    """Every term of the predicted step that costs enough, the dearest first."""
-    costs: dict[Cause, float] = {}
-    terms: dict[Cause, list[str]] = {}
-    for term, seconds in prediction.breakdown_s.items():
-        cause = CAUSE_OF_TERM[term]
-        costs[cause] = costs.get(cause, 0.0) + seconds
-        terms.setdefault(cause, []).append(term)
-    made = [
-        _predicted(cause, seconds, prediction.step_time_s, terms[cause])
-        for cause, seconds in sorted(costs.items(), key=lambda item: -item[1])
-        if seconds >= MIN_SHARE * prediction.step_time_s
-    ]
-    if prediction.fits:
-        return made
-    says = f"the plan needs {prediction.peak_memory_gib:.1f} GiB per device, more than there is"
-    evidence = [Evidence(kind="model", ref="memory_gib", says=says)]
-    memory = Hypothesis(
-        cause="out_of_memory", source="model", says=says, evidence=evidence, predicts="the job does not start"
-    )
-    return [memory, *made]
-
-
-def _predicted(cause: Cause, seconds: float, whole: float, terms: Sequence[str]) -> Hypothesis:
-    phrase = " and ".join(STEP_TERMS[term].phrase for term in terms)
-    says = f"{phrase}: {seconds:.3g} s, {seconds / whole:.0%} of the predicted step"
-    evidence = [Evidence(kind="model", ref=f"breakdown_s.{term}", says=says) for term in terms]
-    predicts = f"a profile shows {seconds / whole:.0%} of the step in {phrase}"
-    return Hypothesis(
-        cause=cause,
-        source="model",
-        seconds=seconds,
-        share=seconds / whole,
-        says=says,
-        predicts=predicts,
-        evidence=evidence,
-    )
+    """Every term of the predicted step that costs enough, the dearest first, after what does not fit."""
+    whole, terms_of = prediction.step_time_s, dict[HypothesisCause, list[str]]()
+    for term in prediction.breakdown_s:
+        terms_of.setdefault(CAUSE_OF_TERM[term], []).append(term)
+    costs = {cause: sum(prediction.breakdown_s[term] for term in terms) for cause, terms in terms_of.items()}
+    made = []
+    if not prediction.fits:
+        says = f"the plan needs {prediction.peak_memory_gib:.1f} GiB per device, more than there is"
+        evidence = [Evidence(kind="model", ref="memory_gib", says=says)]
+        predicts = "the job does not start"
+        made.append(
+            Hypothesis(
+                cause="out_of_memory", source="model", summary=says, evidence=evidence, predicts=predicts
+            )
+        )
+    for cause, seconds in sorted(costs.items(), key=lambda item: -item[1]):
+        share = seconds / whole
+        if seconds < MIN_SHARE * whole:
+            continue
+        phrase = " and ".join(STEP_TERMS[term].phrase for term in terms_of[cause])
+        says = f"{phrase}: {seconds:.3g} s, {share:.0%} of the predicted step"
+        made.append(
+            Hypothesis(
+                cause=cause,
+                source="model",
+                seconds=seconds,
+                share=share,
+                summary=says,
+                predicts=f"a profile shows {share:.0%} of the step in {phrase}",
+                evidence=[
+                    Evidence(kind="model", ref=f"breakdown_s.{term}", says=says) for term in terms_of[cause]
+                ],
+            )
+        )
+    return made
 
 
 def profile_hypotheses(profile: Profile) -> list[Hypothesis]:
@@ -142,8 +135,8 @@ def profile_hypotheses(profile: Profile) -> list[Hypothesis]:
             source="profile",
             seconds=finding.seconds,
             share=finding.share,
-            says=finding.says,
-            evidence=[Evidence(kind="profile", ref=item.ref, says=item.says) for item in finding.evidence],
+            summary=finding.summary,
+            evidence=[Evidence(kind="profile", ref=item.ref, says=item.summary) for item in finding.evidence],
             ranks=finding.ranks,
         )
         for finding in findings
@@ -168,7 +161,7 @@ def competing(hypotheses: Sequence[Hypothesis]) -> list[Hypothesis]:
     return [*unpriced, *near]
 
 
-def accepted(hypotheses: Sequence[Hypothesis], cause: Cause, by: str) -> list[Hypothesis]:
+def accepted(hypotheses: Sequence[Hypothesis], cause: HypothesisCause, by: str) -> list[Hypothesis]:
     """The same list, with the cause that counts first and marked as supported."""
     chosen = next(h for h in competing(hypotheses) if h.cause == cause)
     update = {"status": "supported", "by": by}

@@ -1,126 +1,150 @@
-"""A measured step rules over the prediction: the cost model is scaled until it gives the measured time.
+"""A measured step rules over the prediction: the cost model is calibrated until it gives the measured time.
 
-All rates and overheads move together, since one step time cannot tell which of them is off; what is wrong for
-all plans alike then cancels, and the interval of a prediction becomes that of a comparison.
+Traces measure its terms: each gets the constants that give it. What is left, and all of a step time that
+stands alone, is scaled alike, since one number cannot tell what of it is off; what is wrong for all plans
+alike then cancels, and the interval of a prediction becomes that of a comparison.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tools.cost.calibration import Calibration, IntervalModel, calibrated_to
-from tools.cost.constants import RowKeys, definitions
-from tools.cost.encode import encode
-from tools.cost.predict import predict
-from tools.recommend.report import Proposal, Recalibration
-from tools.recommend.words import format_same_decimals
+import numpy as np
+
+from tools.model.calibration import Calibration, calibrated_to
+from tools.model.evidence import TOLD
+from tools.model.predict import EVEN, Prediction, predict
+from tools.physics.encode import encode
+from tools.physics.inputs import RowKeys
+from tools.physics.memory import GIB
+from tools.recommend.report import Evidence, Proposal, Recalibration
+from tools.recommend.words import format_same_decimals, short
 from tools.recommend.workload import Workload
-from tools.scenario import Plan, Scenario
+from tools.scenario import Plan, PlanColumns
+from tools.search.ranked import Ranked, fastest_first, together
 from tools.trace.compare import PredictionComparison
 from tools.trace.report import Profile
+from tools.trace.terms import HOST
 
-SLOWER = ("_traffic", "_s")
-FASTER = ("_efficiency",)
-"""Constants that a step's time grows or shrinks with, by the last word of their names."""
-MAX_EXPONENT = math.log(8.0)
-MAX_ROUNDS = 12
-EXACT = 1e-9
-NEAR = 0.15
-"""Of the step: totals that differ less agree."""
+FAR_RATIO = 1.5
+"""Between measured and predicted step: beyond it, that they differ is the finding."""
 MIN_TERM_DIFFERENCE = 0.1
-"""Of the step: terms that differ more are named."""
+"""Share of the step: terms that differ by more are named."""
 
 
-def recalibrate(workload: Workload, plan: Plan, measured_s: float) -> tuple[Workload, Recalibration]:
-    """The workload whose prediction of this plan is the measured step, as far as the constants' bounds go."""
-    scenario = workload.with_plan(plan)
-    _, keys = encode([scenario])
-    constants = _time_constants(keys, workload.calibration)
-    model_s = _predicted_s(scenario, workload.calibration)
-
-    def scaled(exponent: float) -> Calibration:
-        moved = {name: value * math.exp(sign * exponent) for name, (value, sign) in constants.items()}
-        return calibrated_to(workload.calibration, keys, moved)
-
-    # Nearly every term is proportional to the scale, so that adding the error again and again converges.
-    exponent = error = math.log(measured_s / model_s)
-    for _ in range(MAX_ROUNDS):
-        error = math.log(measured_s / _predicted_s(scenario, scaled(exponent)))
-        if abs(error) < EXACT:
-            break
-        exponent = min(max(exponent + error, -MAX_EXPONENT), MAX_EXPONENT)
-    calibration = scaled(exponent)
-    intervals = _narrow_intervals(calibration.intervals, keys, "moe" if scenario.model.is_moe else "dense")
-    calibrated = replace(calibration, intervals=intervals)
-    calibrated_s = _predicted_s(scenario, calibrated)
+def recalibrate(
+    workload: Workload, plan: Plan, measured_s: float, comparison: PredictionComparison | None = None
+) -> tuple[Workload, Recalibration]:
+    """The workload whose prediction of this plan is the measured step; by term if its terms were measured."""
+    scenario, calibration = workload.with_plan(plan), workload.calibration
+    keys = encode([scenario])[1]
+    model_s = by_term_s = predict([scenario], calibration)[0].step_time_s
+    if comparison is not None and comparison.num_steps:
+        measured = {constant.name: constant.value for constant in comparison.coefficients}
+        calibration = _with_constants(calibration, keys, measured)
+        by_term_s = predict([scenario], calibration)[0].step_time_s
+        # Idle time and waiting beyond the constants' bounds belong to the step, not to its arithmetic.
+        host_s = sum(term.measured_s - term.calibrated_s for term in comparison.terms if term.term == HOST)
+        if (lost_s := min(measured_s - by_term_s, host_s)) > 0:
+            overhead_s = float(calibration.coefficients(keys).step_overhead_s) + lost_s
+            calibration = _with_constants(calibration, keys, {"step_overhead_s": overhead_s})
+            by_term_s = predict([scenario], calibration)[0].step_time_s
+    calibration = calibration.scaled(keys, workload.kind, measured_s / by_term_s)
+    calibrated_s = predict([scenario], calibration)[0].step_time_s
     took, predicted = format_same_decimals(measured_s, model_s)
-    says = f"measured {took} s, model {predicted} s, recalibrated"
-    if not math.isclose(calibrated_s, measured_s, rel_tol=0.01):
-        says += f" as far as its constants' bounds allow: {calibrated_s:.3g} s"
-    return replace(workload, calibration=calibrated), Recalibration(
-        measured_s=measured_s, model_s=model_s, calibrated_s=calibrated_s, says=says
+    return replace(workload, calibration=calibration), Recalibration(
+        measured_s=measured_s,
+        model_s=model_s,
+        calibrated_s=calibrated_s,
+        summary=f"measured {took} s, model {predicted} s, recalibrated",
     )
 
 
-def _predicted_s(scenario: Scenario, calibration: Calibration) -> float:
-    return predict([scenario], calibration)[0].step_time_s
-
-
-def _time_constants(keys: RowKeys, calibration: Calibration) -> Mapping[str, tuple[float, int]]:
-    """The value of each, and whether time grows (1) or shrinks (-1) with it."""
-    now = calibration.coefficients(keys)
-    signs = {
-        definition.name: 1 if definition.name.endswith(SLOWER) else -1
-        for definition in definitions()
-        if definition.name.endswith((*SLOWER, *FASTER))
-    }
-    values = {name: float(getattr(now, name)) for name in signs}
-    return {name: (value, signs[name]) for name, value in values.items() if value > 0}
-
-
-def _narrow_intervals(model: IntervalModel, keys: RowKeys, kind: str) -> IntervalModel:
-    """As of a stack whose error is that of comparing two plans."""
-    label = f"{keys.key('stack', 0)}|{kind}"
-    widest = max(abs(bound) for bound in model.quantiles["0"])
-    return replace(
-        model,
-        stacks=sorted({*model.stacks, keys.key("stack", 0)}),
-        frameworks=sorted({*model.frameworks, keys.framework[0]}),
-        generations=sorted({*model.generations, keys.generation[0]}),
-        stack_error={**model.stack_error, label: model.pair_error[kind] / widest},
-    )
+def _with_constants(calibration: Calibration, keys: RowKeys, measured: Mapping[str, float]) -> Calibration:
+    """Published runs still correct it: a session keeps constants and not whether they do."""
+    return replace(calibrated_to(calibration, keys, measured), residual=calibration.residual)
 
 
 def measured_workload(
     workload: Workload, plan: Plan, profile: Profile | None, stated_s: float | None = None
 ) -> tuple[Workload, Recalibration | None]:
     """By the traces' step if they are of this job, else by the step time that notes state."""
-    measured_s = stated_s
     if profile is not None and profile.step_time_s and (profile.match is None or profile.match.agrees):
-        measured_s = profile.step_time_s
-    if not measured_s:
-        return workload, None
-    return recalibrate(workload, plan, measured_s)
+        return recalibrate(workload, plan, profile.step_time_s, profile.comparison)
+    return recalibrate(workload, plan, stated_s) if stated_s else (workload, None)
+
+
+def as_seen(workload: Workload, ranked: Ranked) -> Ranked:
+    """What a search found without the plans that runs speak against, and with those of this job that have
+    run, wherever the search looked."""
+    seen = workload.calibration.seen
+    if seen is None:
+        return ranked
+    plans = {run.scenario.plan: None for run in seen.of_job(workload.scenario) if not run.crashed}
+    allowed = [
+        plan
+        for plan in plans
+        if plan is not None and workload.permits(plan) and workload.objection(plan) is None
+    ]
+    if allowed:
+        columns = PlanColumns.of(allowed)
+        costs = workload.costs(columns)
+        ran = Ranked(columns, costs.step_time_s, np.minimum(costs.memory_bytes, workload.limit_gib * GIB))
+        ranked = together([ranked, ran])
+    if not len(ranked.step_time_s):
+        return ranked
+    likely = workload.fit_probability(ranked.plans, ranked.memory_bytes)
+    return fastest_first(ranked.take(likely >= EVEN))
+
+
+def citations(workload: Workload, plan: Plan, prediction: Prediction) -> tuple[list[Evidence], list[str]]:
+    """What runs say of a plan, as evidence, and the risks that crashes show: its own, or the crash that says
+    most of those that make it less likely to run."""
+    seen, scenario = workload.calibration.seen, workload.with_plan(plan)
+    evidence, risks = [], []
+    for run in seen.of_plan(scenario) if seen else []:
+        told = run.source in TOLD
+        here = "as told" if told else "here"
+        says = f"it crashed {here}"
+        if run.measured.step_time_s:
+            took = format_same_decimals(run.measured.step_time_s)[0]
+            says = f"{'told to take' if told else 'measured at'} {took} s per step"
+        ref = run.id if run.source == "case" else f"{'notes' if told else 'run'}:{run.title}"
+        evidence.append(Evidence(kind="knowledge" if told else "trial", ref=ref, says=says))
+        risks += [f"this plan crashed {here} ({run.title})"] if run.crashed else []
+    if seen and not evidence and (crash := seen.nearest_crash(scenario, prediction.peak_memory_gib * GIB)):
+        assert crash.scenario.plan is not None
+        says = f"{short(crash.scenario.plan)} crashed ({crash.title}), and this plan is like it"
+        risks.append(f"{says}: {prediction.fit_probability:.0%} likely to run")
+        evidence.append(Evidence(kind="trial", ref=f"run:{crash.title}", says=says))
+    return evidence, risks
 
 
 def differing_terms(comparison: PredictionComparison) -> list[str]:
-    """Which terms differ although the totals agree; empty if the totals do not."""
-    step = comparison.step_time
-    if not step.measured_s or abs(step.predicted_s / step.measured_s - 1) > NEAR:
-        return []
+    """Which terms differ by more than a tenth of the measured step, those that differ most first."""
+    least_s = MIN_TERM_DIFFERENCE * comparison.step_time.measured_s
+    apart = [(abs(term.predicted_s - term.measured_s), term) for term in comparison.terms]
     return [
         f"{term.term}: measured {term.measured_s:.3g} s, model {term.predicted_s:.3g} s"
-        for term in comparison.terms
-        if abs(term.predicted_s - term.measured_s) > MIN_TERM_DIFFERENCE * step.measured_s
+        for difference_s, term in sorted(apart, key=lambda each: -each[0])
+        if difference_s > least_s > 0
     ]
+
+
+def far_apart(comparison: PredictionComparison) -> str | None:
+    """The finding, if measurement and model differ so much that one of them is of something else."""
+    step = comparison.step_time
+    ratio = step.measured_s / step.predicted_s if step.predicted_s else 1.0
+    if 1 / FAR_RATIO <= ratio <= FAR_RATIO:
+        return None
+    times = f"{ratio:.1f} times the" if ratio > 1 else f"{1 / ratio:.1f} times less than the"
+    terms = "; ".join(differing_terms(comparison)) or "no single term explains it"
+    return f"the measured step is {times} predicted one, before anything is recalibrated: {terms}"
 
 
 def without_slower(proposals: Sequence[Proposal], measured_s: float | None) -> list[Proposal]:
     """No target is slower than what was measured; the first proposal stays if all are."""
     if measured_s is None:
         return list(proposals)
-    faster = [
-        proposal for proposal in proposals if proposal.prediction.step_time_s <= measured_s * (1 + 1e-6)
-    ]
-    kept = faster or list(proposals[:1])
-    return [proposal.model_copy(update={"rank": rank}) for rank, proposal in enumerate(kept, start=1)]
+    faster = [plan for plan in proposals if plan.prediction.step_time_s <= measured_s * (1 + 1e-6)]
+    kept = faster or proposals[:1]
+    return [plan.model_copy(update={"rank": rank}) for rank, plan in enumerate(kept, start=1)]

@@ -1,16 +1,15 @@
 """The three questions of a recommendation: what limits a plan, which plans are best, how good is one?"""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 
-import numpy as np
+from pydantic import JsonValue
 
-from tools.cost.calibration import Calibration
-from tools.cost.memory import GIB
-from tools.cost.predict import BOTTLENECKS, Prediction
-from tools.cost.terms import STEP_TERMS
-from tools.recommend.choose import TIE, choose, deciding_habit
+from tools.model.calibration import Calibration, shipped_calibration
+from tools.model.predict import Prediction
+from tools.physics.terms import BOTTLENECKS, STEP_TERMS
+from tools.recommend.choose import MAX_PROPOSALS, SAFE, TIE, WINDOW, choose
 from tools.recommend.diagnosis import (
     diagnose,
     numerics_changing_options,
@@ -18,100 +17,74 @@ from tools.recommend.diagnosis import (
     with_lever,
     with_profile,
 )
-from tools.recommend.dial import undialled, with_dial
-from tools.recommend.measured import measured_workload, without_slower
+from tools.recommend.dial import with_dial, with_dial_columns
+from tools.recommend.measured import as_seen, measured_workload, without_slower
 from tools.recommend.proposal import proposal
 from tools.recommend.report import (
     Diagnosis,
     Evidence,
+    ExplainedPlan,
     Proposal,
     Recalibration,
     Recommendation,
     Searched,
     SearchResult,
 )
-from tools.recommend.score import with_roles
+from tools.recommend.score import complete, with_roles
 from tools.recommend.sensitivity import pareto, sensitivity
-from tools.recommend.why_not import infeasible, rejected
+from tools.recommend.why_not import explain_plan, infeasible, rejected
 from tools.recommend.workload import PredictedPlan, Workload, limit_to_expressible
-from tools.scenario import Plan, Scenario
+from tools.scenario import Plan, Scenario, check_framework
 from tools.scenario.levers import PLAN_SETTINGS, SettingValue, offered_levers
 from tools.search.constraints import parse_constraints
 from tools.search.ranked import Ranked, front_of, together
-from tools.search.search import Search, SearchOutcome
-from tools.search.space import table_of
+from tools.search.search import Progress, Search, SearchOutcome
 from tools.trace.report import Profile
 
 MIN_GAIN = 0.002
-"""Of the step: a switch that saves less is not worth a change."""
+"""Share of the step: a switch that saves less is not worth a change."""
 MAX_ROUNDS = 4
-
-
-def best_settings(workload: Workload, plan: Plan) -> dict[str, SettingValue]:
-    """The switches that make this plan faster than today's do and let it fit; empty if none does."""
-    chosen: dict[str, SettingValue] = {}
-    fastest_s = workload.predict([plan])[0].step_time_s
-    for _ in range(MAX_ROUNDS):
-        tried = [{**chosen, **step} for step in _steps(workload.with_settings(chosen), plan)]
-        if not tried:
-            break
-        timed = [(_step_time_s(workload.with_settings(settings), plan), settings) for settings in tried]
-        time_s, settings = min(timed, key=lambda pair: pair[0])
-        if time_s > fastest_s * (1.0 - MIN_GAIN):
-            break
-        fastest_s, chosen = time_s, settings
-    return chosen
-
-
-def _step_time_s(workload: Workload, plan: Plan) -> float:
-    prediction = workload.predict([plan])[0]
-    fits = prediction.peak_memory_gib <= workload.limit_gib
-    return prediction.step_time_s if fits else float("inf")
-
-
-def _steps(workload: Workload, plan: Plan) -> list[Mapping[str, SettingValue]]:
-    """One or two switches that the plan meets the needs of and that are not as they should be already."""
-    scenario = workload.with_plan(plan)
-    single: list[dict[str, SettingValue]] = [
-        {lever.setting: lever.value}
-        for lever in offered_levers(scenario)
-        if lever.setting not in PLAN_SETTINGS
-        and getattr(scenario.training, lever.setting) not in (None, lever.value)
-        and lever.suits(scenario)
-    ]
-    pairs = [{**left, **right} for left, right in product(single, single) if left.keys() != right.keys()]
-    return [*single, *pairs]
-
-
 SURE = 0.95
 """Probability of fitting below which memory is the main risk of a plan."""
 RISKY_TERMS = (*BOTTLENECKS["communication"], *BOTTLENECKS["pipeline"], *BOTTLENECKS["host"])
 """Terms that depend on the network, the schedule and the host: those that a cluster spoils first."""
 HEDGE_SHARE = 0.005
-Progress = Callable[[float], None]
 REASONER = "expert-rules"
 
 
 def workload_of(scenario: Scenario, calibration: Calibration | None = None) -> Workload:
-    """What a search needs of a scenario; raises InputError for impossible constraints."""
+    """What a search needs of a scenario; raises InputError for impossible constraints, and if the framework
+    cannot train the model."""
+    check_framework(scenario.model, scenario.cluster, scenario.training)
     constraints = parse_constraints(scenario.constraints, scenario.plan)
-    return Workload.of(scenario, limit_to_expressible(scenario, constraints), calibration)
+    limited = limit_to_expressible(scenario, constraints)
+    return Workload(scenario, limited, calibration or shipped_calibration())
 
 
 def best_plans(workload: Workload, progress: Progress | None = None) -> tuple[list[Plan], SearchOutcome]:
     """At most three plans that really differ, best first; raises InfeasibleError if nothing fits."""
-    plans, result, _ = _find(workload, progress)
-    return plans, result
+    plans, outcome, _ = _search(workload, progress)
+    return plans, outcome
 
 
-def _find(workload: Workload, progress: Progress | None) -> tuple[list[Plan], SearchOutcome, Ranked]:
-    """The plans to propose, the search's result, and the plans with recomputation dialled."""
-    result = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
-    dialled = with_dial(workload, result.best)
+def explain_against_best(
+    workload: Workload, fields: Mapping[str, JsonValue], progress: Progress | None = None
+) -> ExplainedPlan:
+    """The plan with these fields, the others as in the best one, beside the best one."""
+    winner = best_plans(workload, progress)[0][0]
+    return ExplainedPlan(
+        winner=winner, **dict(explain_plan(workload, complete(workload, winner, fields), winner))
+    )
+
+
+def _search(workload: Workload, progress: Progress | None) -> tuple[list[Plan], SearchOutcome, Ranked]:
+    """The plans to propose, the search's outcome, and its best plans with recomputation dialled."""
+    outcome = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
+    dialled = as_seen(workload, with_dial(workload, outcome.best))
     plans = choose(workload, dialled)
     if not plans:
         raise infeasible(workload, progress)
-    return plans, result, dialled
+    return plans, outcome, dialled
 
 
 def analyse(
@@ -134,30 +107,82 @@ def propose(
     """The best plans of every legal one, why not others, and what would change the answer.
 
     `keep` is handed every plan that was timed; what `next_trial` chooses of them is proposed first."""
-    plans, found, dialled = _find(workload, progress)
+    plans, found, dialled = _search(workload, progress)
     if next_trial:
         first_plan = next_trial(dialled)
         plans = [first_plan, *(plan for plan in plans if plan != first_plan)][: max(len(plans), 1)]
     if keep:
         keep(found.every)
-    today, first = workload.today(), workload.predict(plans[:1])[0]
-    proposals = [_proposed(workload, rank, plan, today) for rank, plan in enumerate(plans, start=1)]
+    today, proposals = workload.today(), list[Proposal]()
+    for rank, plan in enumerate(plans, start=1):
+        settings = best_settings(workload, plan)
+        tuned = workload.with_settings(settings)
+        made = proposal(tuned, rank, plan, tuned.predict([plan])[0], today)
+        proposals.append(made.model_copy(update={"settings": settings}))
+    if next_trial is None:
+        proposals = _fastest_first_if_due(proposals)
+    if today and next_trial is None and _stays(workload, today, proposals):
+        others = [entry for entry in proposals if entry.plan != today.plan]
+        proposals = [proposal(workload, 1, today.plan, today.prediction, today), *others][:MAX_PROPOSALS]
+        plans = [entry.plan for entry in proposals]
     return SearchResult(
-        proposals=_with_reasons(workload, with_roles(proposals)),
-        rejected=rejected(workload, plans[0], first),
+        proposals=_with_reasons(with_roles(proposals)),
+        rejected=rejected(workload, plans[0], workload.predict(plans[:1])[0]),
         searched=Searched(plans=found.searched, timed=found.timed, seconds=found.seconds, space=found.space),
         sensitivity=sensitivity(workload, found),
-        beyond_contract=numerics_changing_options(workload, plans[0], first),
-        pareto=pareto(front_of(together([undialled(found.front), undialled(dialled)]))),
+        beyond_contract=numerics_changing_options(workload, plans[0]),
+        pareto=pareto(front_of(together([with_dial_columns(found.front), with_dial_columns(dialled)]))),
     )
 
 
-def _proposed(workload: Workload, rank: int, plan: Plan, today: PredictedPlan | None) -> Proposal:
-    """With the switches of the framework that suit the plan."""
-    settings = best_settings(workload, plan)
-    tuned = workload.with_settings(settings)
-    made = proposal(tuned, rank, plan, tuned.predict([plan])[0], today)
-    return made.model_copy(update={"settings": settings})
+def _fastest_first_if_due(proposals: list[Proposal]) -> list[Proposal]:
+    """Settings may have moved them: the first must still be likely to fit, near the fastest and unbeaten."""
+    safe = [entry for entry in proposals if entry.prediction.fit_probability >= SAFE] or proposals
+    fastest = min(safe, key=lambda entry: entry.prediction.step_time_s)
+    first, best = proposals[0].prediction, fastest.prediction
+    is_near = first.step_time_s <= (1.0 + WINDOW) * best.step_time_s
+    if is_near and proposals[0] in safe and first.peak_memory_gib < best.peak_memory_gib:
+        return proposals
+    return [fastest, *(entry for entry in proposals if entry is not fastest)]
+
+
+def _stays(workload: Workload, today: PredictedPlan, proposals: Sequence[Proposal]) -> bool:
+    """Whether no plan beats today's by more than a comparison errs, and today's may be proposed."""
+    fastest_s = min(entry.prediction.step_time_s for entry in proposals)
+    gain = math.log(today.prediction.step_time_s / fastest_s)
+    if gain > workload.pair_error or today.prediction.peak_memory_gib > workload.limit_gib:
+        return False
+    return workload.permits(today.plan) and workload.objection(today.plan) is None
+
+
+def best_settings(workload: Workload, plan: Plan) -> dict[str, SettingValue]:
+    """The switches that make this plan faster than today's do and let it fit; empty if none does.
+
+    One or two are set at a time: those that the plan meets the needs of and that are not as they should be.
+    """
+    chosen: dict[str, SettingValue] = {}
+    fastest_s = workload.predict([plan])[0].step_time_s
+    for _ in range(MAX_ROUNDS):
+        scenario = workload.with_settings(chosen).with_plan(plan)
+        single: list[dict[str, SettingValue]] = [
+            {lever.setting: lever.value}
+            for lever in offered_levers(scenario)
+            if lever.is_searched
+            and lever.setting not in PLAN_SETTINGS
+            and getattr(scenario.training, lever.setting) not in (None, lever.value)
+            and lever.suits(scenario)
+        ]
+        pairs = [{**left, **right} for left, right in product(single, single) if left.keys() != right.keys()]
+        time_s, settings = math.inf, chosen
+        for tried in ({**chosen, **step} for step in [*single, *pairs]):
+            tuned = workload.with_settings(tried)
+            prediction = tuned.predict([plan])[0]
+            if prediction.peak_memory_gib <= tuned.limit_gib and prediction.step_time_s < time_s:
+                time_s, settings = prediction.step_time_s, tried
+        if time_s > fastest_s * (1.0 - MIN_GAIN):
+            break
+        fastest_s, chosen = time_s, settings
+    return chosen
 
 
 def optimize(
@@ -177,56 +202,36 @@ def optimize(
     prediction, diagnosis = analyse(workload, plan, profile, recalibrated)
     if scenario.plan:
         diagnosis = with_lever(diagnosis, result.proposals, prediction)
+    kept = without_slower(result.proposals, recalibrated.measured_s if recalibrated else None)
     return Recommendation(
+        **{**dict(result), "proposals": kept},
         id=scenario.id,
         diagnosis=diagnosis,
         baseline=prediction if scenario.plan else None,
-        proposals=without_slower(result.proposals, recalibrated.measured_s if recalibrated else None),
-        rejected=result.rejected,
-        searched=result.searched,
-        sensitivity=result.sensitivity,
-        beyond_contract=result.beyond_contract,
-        pareto=result.pareto,
         reasoner=REASONER,
     )
 
 
-def _with_reasons(workload: Workload, proposals: list[Proposal]) -> list[Proposal]:
-    """What the recommended plan gives up against the fastest and why; which others tie with it."""
-    first, others = proposals[0], proposals[1:]
-    faster = min(others, key=lambda other: other.prediction.step_time_s, default=first)
-    behind = math.log(first.prediction.step_time_s / faster.prediction.step_time_s)
-    if behind > 0:
-        first = _with_evidence(first, _why_before(workload, first, faster, behind))
-    tied = [_with_tie(workload, other, proposals[0]) for other in others]
-    return [first, *(_with_hedge(other, proposals[0]) for other in tied)]
+def _with_reasons(proposals: list[Proposal]) -> list[Proposal]:
+    """Which risk of the first an alternative does not share, or shares less, and which loses least with half
+    the network, one slow node and what the model may err by."""
+
+    def worst_s(entry: Proposal) -> float:
+        told = entry.robustness
+        return max(told.worst_s, told.half_network_s, told.slow_node_s) if told else math.inf
+
+    first, most_robust, made = proposals[0], min(proposals, key=worst_s), list[Proposal]()
+    for entry in proposals:
+        hedge = _hedge(entry.prediction, first.prediction) if entry.role == "alternative" else None
+        made.append(_with_evidence(entry, hedge) if hedge else entry)
+        if entry is most_robust and len(proposals) > 1:
+            says = f"the most robust: at worst {worst_s(entry):.3g} s with a slower network, node or model"
+            made[-1] = _with_evidence(made[-1], Evidence(kind="model", ref="robust", says=says))
+    return made
 
 
-def _why_before(workload: Workload, first: Proposal, faster: Proposal, behind: float) -> Evidence:
-    pair = Ranked(
-        table_of([first.plan, faster.plan]),
-        np.array([first.prediction.step_time_s, faster.prediction.step_time_s]),
-        np.array([first.prediction.peak_memory_gib, faster.prediction.peak_memory_gib]) * GIB,
-    )
-    cost = "ties with" if behind <= TIE else f"gives up {math.expm1(behind):.1%} of predicted time against"
-    error = f"a comparison errs by {math.expm1(workload.pair_error):.0%}"
-    says = f"{cost} the fastest ({error}): practitioners would take {deciding_habit(workload, pair)}"
-    return Evidence(kind="knowledge", ref="calibration/preferences.json", says=says)
-
-
-def _with_tie(workload: Workload, proposal: Proposal, first: Proposal) -> Proposal:
-    ratio = math.log(proposal.prediction.step_time_s / first.prediction.step_time_s)
-    if abs(ratio) > workload.pair_error:
-        return proposal
-    says = "a tie with the first: the difference is inside the error of a comparison"
-    return _with_evidence(proposal, Evidence(kind="model", ref="step_time_s", says=says))
-
-
-def _with_hedge(proposal: Proposal, first: Proposal) -> Proposal:
-    """What an alternative is for: which risk of the first it does not share, or shares less."""
-    own, risky = proposal.prediction, first.prediction
-    if proposal.role != "alternative":
-        return proposal
+def _hedge(own: Prediction, risky: Prediction) -> Evidence | None:
+    """Which risk of the first plan another one does not share, or shares less."""
     saved_s = {name: risky.breakdown_s[name] - own.breakdown_s[name] for name in RISKY_TERMS}
     ref = max(saved_s, key=lambda name: saved_s[name])
     is_memory = risky.fit_probability < SURE or saved_s[ref] < HEDGE_SHARE * risky.step_time_s
@@ -237,9 +242,8 @@ def _with_hedge(proposal: Proposal, first: Proposal) -> Proposal:
         hedged = STEP_TERMS[ref].phrase
         instead = f"{own.breakdown_s[ref]:.3g} s per step instead of {risky.breakdown_s[ref]:.3g}"
     else:
-        return proposal
-    says = f"hedges against {hedged}: {instead}"
-    return _with_evidence(proposal, Evidence(kind="model", ref=ref, says=says))
+        return None
+    return Evidence(kind="model", ref=ref, says=f"hedges against {hedged}: {instead}")
 
 
 def _with_evidence(proposal: Proposal, reason: Evidence) -> Proposal:

@@ -1,36 +1,96 @@
 """A proposal: prediction, speed-up with its interval, reasons, evidence, risks; and the check that computes
-every number of a recommendation a second time, by another implementation, from the plans alone.
+every number of a recommendation anew from the stored scenario and holds it against what must be true.
 """
 
 import math
 from collections.abc import Sequence
-from itertools import zip_longest
 
-from tools.cost.predict import Prediction
-from tools.cost.reference import reference_prediction
-from tools.recommend.report import Evidence, Fault, Proposal, Speedup, Verification, changes
+import numpy as np
+from pydantic import JsonValue
+
+from tools.model.checks import TOLERANCE, CheckedFigure, compare, contradictions, reproduced
+from tools.model.predict import Prediction
+from tools.physics.memory import GIB
+from tools.physics.terms import BOTTLENECKS
+from tools.recommend.measured import citations
+from tools.recommend.report import (
+    Evidence,
+    NumberFault,
+    Proposal,
+    Robustness,
+    Speedup,
+    Verification,
+    changes,
+)
+from tools.recommend.switch import checkpoint_under, two_runs
 from tools.recommend.words import difference, largest, short, span
-from tools.recommend.workload import PredictedPlan, Workload
-from tools.scenario import Plan
+from tools.recommend.workload import LESS_MEMORY, PredictedPlan, Workload
+from tools.scenario import Plan, PlanColumns
+from tools.scenario.spec import ClosedModel
 
 TIGHT_GIB_SHARE = 0.05
+SLOW_NODE = 0.9
+"""The speed of a node that a hot or shared device slows down, as far as clusters leave it in service."""
 
 
 def proposal(
     workload: Workload, rank: int, plan: Plan, prediction: Prediction, today: PredictedPlan | None
 ) -> Proposal:
-    gain = speedup(workload, prediction, today)
+    evidence, risks = model_evidence(workload, prediction), []
+    if today is None:
+        rationale = own_terms(plan, prediction)
+    else:
+        before = today.prediction
+        evidence.append(Evidence(kind="model", ref="baseline", says=f"today: {largest(before)}"))
+        ratio, moved = before.step_time_s / prediction.step_time_s, difference(before, prediction)
+        start = f"{span(before.step_time_s, prediction.step_time_s)} s per step ({ratio:.2f}x)."
+        if not before.fits:
+            needed = f"{before.peak_memory_gib:.1f} GiB of {workload.capacity_gib:.1f}"
+            start = f"Today's plan needs {needed}; this one fits."
+        rationale = f"{start} {moved[:1].upper()}{moved[1:]}."
+        if before.fits and abs(math.log(ratio)) <= workload.pair_error:
+            rationale += " The difference is inside the error of a comparison: measure before you switch."
+    margin = workload.capacity_gib - prediction.peak_memory_gib
+    if margin < TIGHT_GIB_SHARE * workload.capacity_gib:
+        risks.append(f"only {margin:.1f} GiB of memory are left: fragmentation may exceed that")
+    robustness = robustness_of(workload, plan, prediction)
+    slower = robustness.half_network_s / prediction.step_time_s
+    if slower > 1.02:
+        risks.append(f"with half the network bandwidth between nodes the step is {slower - 1:.0%} longer")
+    if plan.tp > workload.scenario.cluster.devices_per_node:
+        risks.append("tensor parallelism crosses nodes")
+    cited, crashes = citations(workload, plan, prediction)
+    gain, scenario = speedup(workload, prediction, today), workload.scenario
     return Proposal(
+        **dict(gain),
+        checkpoint=checkpoint_under(scenario, today.plan, plan, prediction.parameters) if today else None,
+        two_runs=two_runs(gain) if today else None,
+        robustness=robustness,
         rank=rank,
         plan=plan,
         prediction=prediction,
-        speedup=gain.speedup,
-        speedup_low=gain.speedup_low,
-        speedup_high=gain.speedup_high,
         changes=changes(today.plan, plan) if today else [],
-        rationale=_rationale(workload, plan, prediction, today),
-        evidence=_evidence(workload, prediction, today),
-        risks=_risks(workload, plan, prediction),
+        rationale=rationale,
+        evidence=[*cited, *evidence],
+        risks=[*crashes, *risks, interval_risk(prediction)],
+    )
+
+
+def own_terms(plan: Plan, prediction: Prediction) -> str:
+    """What a plan takes, beside no other."""
+    return f"{short(plan)}: {prediction.step_time_s:.3g} s per step, of which {largest(prediction)}."
+
+
+def robustness_of(workload: Workload, plan: Plan, prediction: Prediction) -> Robustness:
+    columns, parts = PlanColumns.of([plan]), prediction.breakdown_s
+    computed_s = sum(parts[name] for name in (*BOTTLENECKS["compute"], *BOTTLENECKS["memory"]))
+    needed = np.array([prediction.peak_memory_gib * GIB / (1.0 - LESS_MEMORY)])
+    return Robustness(
+        expected_s=prediction.step_time_s,
+        worst_s=prediction.step_time_high_s,
+        half_network_s=workload.on_slow_links([plan])[0],
+        slow_node_s=prediction.step_time_s + computed_s * (1.0 / SLOW_NODE - 1.0),
+        fits_less_memory=float(workload.fit_probability(columns, needed)[0]),
     )
 
 
@@ -44,34 +104,6 @@ def speedup(workload: Workload, prediction: Prediction, today: PredictedPlan | N
     return Speedup(speedup=ratio, speedup_low=ratio * math.exp(-error), speedup_high=ratio * math.exp(error))
 
 
-def _rationale(workload: Workload, plan: Plan, prediction: Prediction, today: PredictedPlan | None) -> str:
-    if today is None:
-        return f"{short(plan)}: {prediction.step_time_s:.3g} s per step, of which {largest(prediction)}."
-    before = today.prediction
-    ratio = before.step_time_s / prediction.step_time_s
-    if not before.fits:
-        needed = f"{before.peak_memory_gib:.1f} GiB of {workload.capacity_gib:.1f}"
-        start = f"Today's plan needs {needed}; this one fits."
-    else:
-        start = f"{span(before.step_time_s, prediction.step_time_s)} s per step ({ratio:.2f}x)."
-    inside = before.fits and abs(math.log(ratio)) <= workload.pair_error
-    doubt = (
-        " The difference is inside the error of a comparison: measure before you switch." if inside else ""
-    )
-    return f"{start} {_capitalise(difference(before, prediction))}.{doubt}"
-
-
-def _capitalise(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def _evidence(workload: Workload, prediction: Prediction, today: PredictedPlan | None) -> list[Evidence]:
-    evidence = model_evidence(workload, prediction)
-    if today is not None:
-        evidence.append(Evidence(kind="model", ref="baseline", says=f"today: {largest(today.prediction)}"))
-    return evidence
-
-
 def model_evidence(workload: Workload, prediction: Prediction) -> list[Evidence]:
     """The largest terms of the step and the peak memory."""
     memory = f"peak memory {prediction.peak_memory_gib:.1f} of {workload.capacity_gib:.1f} GiB"
@@ -81,112 +113,60 @@ def model_evidence(workload: Workload, prediction: Prediction) -> list[Evidence]
     ]
 
 
-def _risks(workload: Workload, plan: Plan, prediction: Prediction) -> list[str]:
-    risks = []
-    margin = workload.capacity_gib - prediction.peak_memory_gib
-    if margin < TIGHT_GIB_SHARE * workload.capacity_gib:
-        risks.append(f"only {margin:.1f} GiB of memory are left: fragmentation may exceed that")
-    slower = workload.on_slow_links([plan])[0] / prediction.step_time_s
-    if slower > 1.02:
-        risks.append(f"with half the network bandwidth between nodes the step is {slower - 1:.0%} longer")
-    if plan.tp > workload.scenario.cluster.devices_per_node:
-        risks.append("tensor parallelism crosses nodes")
-    interval = span(prediction.step_time_low_s, prediction.step_time_high_s)
-    risks.append(f"the prediction's 80% interval is {interval} s")
-    return risks
-
-
-TOLERANCE = 1e-9
-NEGLIGIBLE = 1e-12
-"""Seconds or GiB: a term that one side computes as zero and the other as a rounding error."""
-Leaf = tuple[str, object, object]
-"""A place, what is stated there and what was computed for it."""
-
-
-def recheck(workload: Workload, proposals: Sequence[Proposal], baseline: Prediction | None) -> Verification:
-    """Every number of the proposals and of the baseline, computed from the plans alone and compared."""
-    today = workload.today()
-    leaves: list[Leaf] = []
-    faults: list[Fault] = []
-    if baseline is not None and today is not None:
-        again = workload.predict_anew([today.plan])[0]
-        today = PredictedPlan(today.plan, _recompute(workload, today.plan, again))
-        leaves += _leaves("baseline", baseline.model_dump(), today.prediction.model_dump())
-    for proposal in proposals:
-        place = f"proposals[{proposal.rank - 1}]"
-        tuned = workload.with_settings(proposal.settings)
-        prediction = tuned.predict_anew([proposal.plan])[0]
-        refusal = _refusal(tuned, proposal.plan, prediction)
-        if refusal:
-            faults.append(Fault(place=place, says=refusal))
-        else:
-            computed = _compute_fields(tuned, proposal.plan, prediction, today)
-            leaves += _leaves(place, proposal.model_dump(include=COMPUTED), computed)
-    faults += [
-        Fault(place=place, says=f"stated {stated}, computed {computed}")
-        for place, stated, computed in leaves
-        if not _equal(stated, computed)
-    ]
-    return Verification(checked=len(leaves), faults=faults, holds=not faults)
-
-
-COMPUTED = {"prediction", "speedup", "speedup_low", "speedup_high", "changes"}
-"""Fields of a proposal that follow from its plan."""
-
-
-def _refusal(workload: Workload, plan: Plan, prediction: Prediction) -> str | None:
-    """What forbids the plan: the framework's rules, the memory."""
-    refusal = workload.refusal(plan)
-    if refusal:
-        return f"the framework refuses it: {refusal}"
-    if prediction.peak_memory_gib > workload.limit_gib * (1 + TOLERANCE):
-        return f"it needs more than the {workload.limit_gib:.1f} GiB that are usable"
-    return None
-
-
-def _compute_fields(
-    workload: Workload, plan: Plan, prediction: Prediction, today: PredictedPlan | None
-) -> dict[str, object]:
-    prediction = _recompute(workload, plan, prediction)
-    made = changes(today.plan, plan) if today else []
-    return {
-        "prediction": prediction.model_dump(),
-        **speedup(workload, prediction, today).model_dump(),
-        "changes": [change.model_dump() for change in made],
-    }
-
-
-def _recompute(workload: Workload, plan: Plan, prediction: Prediction) -> Prediction:
-    """The prediction with its times and memory from the scalar reference, which shares no code with it."""
-    scenario = workload.with_plan(plan)
-    reference = reference_prediction(scenario, workload.calibration)
-    peak_gib = sum(reference.memory_gib.values())
-    return prediction.model_copy(
-        update={
-            "step_time_s": sum(reference.breakdown_s.values()),
-            "breakdown_s": reference.breakdown_s,
-            "memory_gib": reference.memory_gib,
-            "peak_memory_gib": peak_gib,
-            "fits": peak_gib <= workload.capacity_gib * (1 + TOLERANCE),
-        }
+def interval_risk(prediction: Prediction) -> str:
+    """The one risk that every proposal has; what shows the interval anyway leaves it out."""
+    return (
+        f"the prediction's 80% interval is {span(prediction.step_time_low_s, prediction.step_time_high_s)} s"
     )
 
 
-def _leaves(place: str, stated: object, computed: object) -> list[Leaf]:
-    """Every leaf that was computed, beside what is stated in its place; and what a list states beyond."""
-    if isinstance(computed, dict):
-        stated = stated if isinstance(stated, dict) else {}
-        parts = [(f"{place}.{name}", stated.get(name), part) for name, part in computed.items()]
-    elif isinstance(computed, list):
-        listed = stated if isinstance(stated, list) else []
-        pairs = zip_longest(listed, computed)
-        parts = [(f"{place}[{index}]", *pair) for index, pair in enumerate(pairs)]
-    else:
-        return [(place, stated, computed)]
-    return [leaf for part in parts for leaf in _leaves(*part)]
+def recheck(workload: Workload, proposals: Sequence[Proposal], baseline: Prediction | None) -> Verification:
+    """Every number of the proposals and of the baseline, computed anew from the scenario as it is stored, and
+    held against what every prediction must obey."""
+    today = workload.today()
+    compared: list[CheckedFigure] = []
+    faults: list[NumberFault] = []
+
+    def check(place: str, tuned: Workload, plan: Plan, stated: Prediction) -> None:
+        found = contradictions(tuned.with_plan(plan), stated, tuned.calibration)
+        faults.extend(NumberFault(place=f"{place}.{fault.path}", message=fault.message) for fault in found)
+
+    if baseline is not None and today is not None:
+        today = PredictedPlan(today.plan, _again(workload, today.plan))
+        compared += compare("baseline", _numbers(baseline), _numbers(today.prediction))
+        check("baseline", workload, today.plan, baseline)
+    for proposal in proposals:
+        place = f"proposals[{proposal.rank - 1}]"
+        tuned = workload.with_settings(proposal.settings)
+        prediction = _again(tuned, proposal.plan)
+        if refusal := tuned.refusal(proposal.plan):
+            faults.append(NumberFault(place=place, message=f"the framework refuses it: {refusal}"))
+        elif prediction.peak_memory_gib > tuned.limit_gib * (1 + TOLERANCE) and not tuned.has_run(
+            proposal.plan
+        ):
+            says = f"it needs more than the {tuned.limit_gib:.1f} GiB that are usable"
+            faults.append(NumberFault(place=place, message=says))
+        else:
+            follows = {
+                **dict(speedup(tuned, prediction, today)),
+                "prediction": prediction,
+                "changes": changes(today.plan, proposal.plan) if today else [],
+            }
+            computed = _numbers(proposal.model_copy(update=follows), {*follows})
+            compared += compare(place, _numbers(proposal, {*follows}), computed)
+            check(f"{place}.prediction", tuned, proposal.plan, proposal.prediction)
+    differing = (figure for figure in compared if not figure.holds)
+    faults += (
+        NumberFault(place=figure.path, message=f"stated {figure.stated}, computed {figure.computed}")
+        for figure in differing
+    )
+    return Verification(checked=len(compared), faults=faults, holds=not faults)
 
 
-def _equal(stated: object, computed: object) -> bool:
-    if isinstance(stated, float) and isinstance(computed, float):
-        return math.isclose(stated, computed, rel_tol=TOLERANCE, abs_tol=NEGLIGIBLE)
-    return stated == computed
+def _again(workload: Workload, plan: Plan) -> Prediction:
+    return reproduced([workload.with_plan(plan)], workload.calibration)[0]
+
+
+def _numbers(result: ClosedModel, include: set[str] | None = None) -> JsonValue:
+    numbers: JsonValue = result.model_dump(mode="json", include=include)
+    return numbers

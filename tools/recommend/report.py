@@ -1,33 +1,33 @@
 """The parts of a recommendation, typed: what `optimize` returns and a session's report is made of.
 
-They are made once, where they are computed, and passed on as they are; JSON exists only at the edges.
+They are made once, where they are computed, and passed on as they are; JSON exists only at the edges, where
+summaries and messages are called `says`, as in the contract's evidence.
 """
 
 from typing import Literal
 
 from pydantic import Field, JsonValue
 
-from tools.cost.predict import Prediction
-from tools.cost.terms import Bottleneck
-from tools.scenario import Plan
-from tools.scenario.spec import Result
+from tools.model.predict import Prediction
+from tools.physics.terms import Bottleneck
+from tools.scenario import Plan, Scenario
+from tools.scenario.spec import ClosedModel, PlanValue
 from tools.trace.causes import Cause
 from tools.trace.diagnosis import ProfileDiagnosis
 
 EvidenceKind = Literal["profile", "roofline", "model", "knowledge", "trial"]
 Binding = Literal["none", "rule", "memory", "constraint", "time", "preference", "trial"]
-PlanValue = int | str | bool | None
 PlanFields = dict[str, PlanValue]
 """Some fields of a plan, as a person or an agent states them."""
 
 
-class Evidence(Result):
+class Evidence(ClosedModel):
     kind: EvidenceKind
     ref: str
     says: str
 
 
-class Change(Result):
+class Change(ClosedModel):
     """One field of a plan, before and after."""
 
     field: str
@@ -37,23 +37,23 @@ class Change(Result):
 
 def changes(before: Plan, after: Plan) -> list[Change]:
     return [
-        Change(field=name, from_=_as_text(getattr(before, name)), to=_as_text(getattr(after, name)))
+        Change(field=name, from_=plain_value(getattr(before, name)), to=plain_value(getattr(after, name)))
         for name in Plan.model_fields
         if getattr(before, name) != getattr(after, name)
     ]
 
 
-def _as_text(value: PlanValue | tuple[str, ...]) -> PlanValue:
+def plain_value(value: PlanValue | tuple[str, ...]) -> PlanValue:
     """A list of modules as one text."""
     return ", ".join(value) if isinstance(value, tuple) else value
 
 
-class CompetingCause(Result):
+class CompetingCause(ClosedModel):
     """A bottleneck that deserves a look beside the first one."""
 
     bottleneck: Bottleneck
     source: Literal["model", "profile"]
-    says: str
+    summary: str = Field(alias="says")
 
 
 class MeasuredDiagnosis(ProfileDiagnosis):
@@ -62,16 +62,16 @@ class MeasuredDiagnosis(ProfileDiagnosis):
     step_time_s: float | None
 
 
-class Recalibration(Result):
+class Recalibration(ClosedModel):
     """The model's step beside the measured one that it was calibrated to."""
 
     measured_s: float
     model_s: float
     calibrated_s: float
-    says: str
+    summary: str = Field(alias="says")
 
 
-class Diagnosis(Result):
+class Diagnosis(ClosedModel):
     """What limits a plan, with the numbers, and whether sharding can help."""
 
     cause: Cause | None = None
@@ -92,7 +92,7 @@ class Diagnosis(Result):
     """Why this cause counts and not a competing one."""
 
 
-class MeasuredPlan(Result):
+class MeasuredPlan(ClosedModel):
     """What a trial measured for a proposal."""
 
     step_time_s: float
@@ -106,7 +106,7 @@ class MeasuredPlan(Result):
     trial: str
 
 
-class Speedup(Result):
+class Speedup(ClosedModel):
     """Against today's plan; None in a cold start."""
 
     speedup: float | None = None
@@ -114,10 +114,43 @@ class Speedup(Result):
     speedup_high: float | None = None
 
 
+class Checkpoint(ClosedModel):
+    """What becomes of today's checkpoint under a proposal."""
+
+    loads: Literal["as it is", "resharded", "converted", "unknown"]
+    command: str = ""
+    moved_gib: float
+    """Read (and, converted, written) once: weights and optimizer state."""
+    source: str
+
+
+class TwoRuns(ClosedModel):
+    """Today against the proposal on the cluster."""
+
+    commands: list[str]
+    warmup_steps: int
+    steps: int
+    meaning: str
+
+
+class Robustness(ClosedModel):
+    """Seconds per step if things are worse than they seem, and the chance to fit a tenth less memory."""
+
+    expected_s: float
+    worst_s: float
+    """The upper end of the prediction's 80% interval."""
+    half_network_s: float
+    slow_node_s: float
+    """One node computes at 90% of its speed, and all others wait for it."""
+    fits_less_memory: float
+
+
 Role = Literal["recommended", "fastest", "alternative"]
 
 
 class Proposal(Speedup):
+    """A plan that is proposed: its prediction, what changes from today's, and why it has its place."""
+
     rank: int
     role: Role = "alternative"
     plan: Plan
@@ -125,16 +158,26 @@ class Proposal(Speedup):
     """Switches of the framework that leave the numerics alone and differ from today's."""
     prediction: Prediction
     changes: list[Change] = Field(default_factory=list)
+    why: str = ""
+    """Why it has its slot, in a sentence."""
     rationale: str = ""
     evidence: list[Evidence] = Field(default_factory=list)
     risks: list[str] = Field(default_factory=list)
     measured: MeasuredPlan | None = None
+    checkpoint: Checkpoint | None = None
+    """None in a cold start, and for frameworks without data."""
+    two_runs: TwoRuns | None = None
+    robustness: Robustness | None = None
+
+    def of(self, scenario: Scenario) -> Scenario:
+        """The scenario with this plan and these settings."""
+        training = scenario.training.model_copy(update=self.settings)
+        return scenario.model_copy(update={"plan": self.plan, "training": training})
 
 
-class RejectedPlan(Result):
-    """A plan with what speaks against it."""
+class JudgedPlan(ClosedModel):
+    """What binds a plan, and how far it is from the best."""
 
-    plan: Plan
     summary: str
     binding: Binding
     why: str
@@ -143,18 +186,24 @@ class RejectedPlan(Result):
     peak_memory_gib: float | None = None
 
 
-class ScoredPlan(Result):
+class RejectedPlan(JudgedPlan):
+    """A plan with what speaks against it."""
+
+    plan: Plan
+
+
+class ExplainedPlan(RejectedPlan):
+    """What speaks against a plan that somebody asks about, beside the best one."""
+
+    winner: Plan = Field(description="the plan that ASAP proposes first")
+
+
+class ScoredPlan(JudgedPlan):
     """A plan that the search did not find by itself (an agent's, a playbook's, an engineer's), judged."""
 
     plan: Plan | PlanFields = Field(union_mode="left_to_right")
     """Fields only, if they do not make a plan."""
-    summary: str
     accepted: bool
-    binding: Binding
-    why: str
-    step_time_s: float | None = None
-    step_time_ratio: float | None = None
-    peak_memory_gib: float | None = None
     proposal: Proposal | None = None
     origin: str = ""
     reason: str = ""
@@ -163,32 +212,32 @@ class ScoredPlan(Result):
     """References that code has checked."""
 
 
-class Sensitivity(Result):
+class Sensitivity(ClosedModel):
     """The best plan if the cluster is not what it seems."""
 
     if_: str = Field(alias="if")
     best: Plan | None
     step_time_s: float | None = None
     stays: bool
-    says: str
+    summary: str = Field(alias="says")
 
 
-class NumericsOption(Result):
+class NumericsOption(ClosedModel):
     """A change that would raise throughput but changes the training itself: named, never proposed."""
 
     lever: str
     throughput_ratio: float
     fits: bool
-    says: str
+    summary: str = Field(alias="says")
 
 
-class ParetoPoint(Result):
+class ParetoPoint(ClosedModel):
     step_time_s: float
     peak_memory_gib: float
     plan: Plan
 
 
-class Searched(Result):
+class Searched(ClosedModel):
     """How many plans were decided, how many of them timed one by one, and how long that took; whether they
     were those that people usually run or all legal ones."""
 
@@ -198,7 +247,7 @@ class Searched(Result):
     space: Literal["practice", "all"] = "practice"
 
 
-class SearchResult(Result):
+class SearchResult(ClosedModel):
     """The best plans of every legal one, why not others, and what would change the answer."""
 
     proposals: list[Proposal]
@@ -225,18 +274,18 @@ class Recommendation(SearchResult):
     reasoner: str
 
 
-class Fault(Result):
+class NumberFault(ClosedModel):
     """A number that does not hold, and where it is stated."""
 
     place: str
-    says: str
+    message: str = Field(alias="says")
 
 
-class Verification(Result):
+class Verification(ClosedModel):
     """How many numbers were computed a second time, and which of them differ."""
 
     checked: int
-    faults: list[Fault]
+    faults: list[NumberFault]
     holds: bool
     texts_refused: list[str] = Field(default_factory=list)
     """What a model wrote that only code may state, and why it was not taken."""
@@ -245,7 +294,7 @@ class Verification(Result):
 Operator = Literal["=", "in", "not", "<=", ">=", "keep"]
 
 
-class Statement(Result):
+class Statement(ClosedModel):
     """What a reader of the notes says they state, with the words it rests on."""
 
     field: str
@@ -265,10 +314,10 @@ class Statement(Result):
         return self.field, self.operator, repr(self.value), self.unit
 
 
-FactSource = Literal["catalogue", "notes", "profile", "trial", "person", "scenario"]
+FactSource = Literal["catalogue", "notes", "profile", "trial", "person", "scenario", "runs"]
 
 
-class Fact(Result):
+class Fact(ClosedModel):
     """Something known about the job, and from where."""
 
     name: str
@@ -276,10 +325,10 @@ class Fact(Result):
     unit: str | None = None
     source: FactSource
     reference: str = ""
-    """The words of the notes, the file of the profile, the trial's id."""
+    """The words of the notes, the file of the profile, the trial's id, what a published run is near by."""
 
 
-class NoteQuestion(Result):
+class NoteQuestion(ClosedModel):
     """What a person must answer before a part of the notes may count."""
 
     field: str
@@ -287,7 +336,7 @@ class NoteQuestion(Result):
     quotes: list[str] = Field(default_factory=list)
 
 
-class PlanSummary(Result):
+class PlanSummary(ClosedModel):
     """A plan in one line, to stand beside another answer."""
 
     summary: str
@@ -295,10 +344,10 @@ class PlanSummary(Result):
     speedup: float | None
 
 
-class Notes(Result):
+class Notes(ClosedModel):
     accepted: list[Statement]
     refused: list[Statement]
-    says: str | None
+    message: str | None = Field(alias="says")
     questions: list[NoteQuestion] = Field(default_factory=list)
     facts: list[Fact] = Field(default_factory=list)
     without: list[PlanSummary] = Field(default_factory=list)

@@ -7,25 +7,30 @@ the order follows evidence that code has checked; one slot is always the fastest
 import math
 from collections.abc import Mapping, Sequence
 
-from tools.cost.predict import Prediction
 from tools.errors import InputError
 from tools.kb.entries import Case, Entry, Playbook
 from tools.kb.recipes import RecipeMatch
+from tools.model.predict import Prediction
 from tools.recommend.choose import FAMILY, MAX_PROPOSALS
-from tools.recommend.proposal import proposal
-from tools.recommend.report import Evidence, Proposal, ScoredPlan
+from tools.recommend.measured import citations
+from tools.recommend.proposal import own_terms, proposal
+from tools.recommend.report import Evidence, Proposal, Role, ScoredPlan
 from tools.recommend.situation import supporting
+from tools.recommend.why import why
 from tools.recommend.why_not import explain, find_changed
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
 from tools.scenario.fields import build, refuse_unknown
+from tools.scenario.spec import MODEL_AXES
 
 EVIDENCE_WINDOW = 0.05
 """How far (log of step time) a plan may be behind the fastest for evidence to count."""
 MIN_SUPPORT = 2
 """What a plan needs to take the place of an alternative: a confirmed run, or two weaker reasons."""
-WEIGHTS = {"case": 3, "trial": 4, "recipe": 2, "playbook": 1, "profile": 1}
+WEIGHTS = {"run": 6, "trial": 6, "case": 4, "notes": 3, "recipe": 2, "playbook": 1, "profile": 1}
+"""Measured here, confirmed elsewhere, told, published, advised: the strongest kind counts, and any number of
+playbooks no more than two."""
 MAX_SIZE_RATIO = 4
 """How far the device counts of a case and of this job may be apart."""
 
@@ -37,7 +42,7 @@ def complete(workload: Workload, start: Plan, fields: Mapping[str, object]) -> P
     plan = find_changed(workload, start, {name: getattr(typed, name) for name in fields})
     if plan is None:
         devices = workload.scenario.cluster.num_devices
-        allowed = f"tp * pp * cp must be whole numbers that divide {devices} devices"
+        allowed = f"{' * '.join(MODEL_AXES)} must be whole numbers that divide {devices} devices"
         raise InputError("plan", dict(fields), allowed)
     return plan
 
@@ -48,20 +53,15 @@ def score(workload: Workload, plan: Plan, best: Proposal) -> ScoredPlan:
     if objection is not None:
         return ScoredPlan(plan=plan, summary=short(plan), accepted=False, binding="rule", why=objection)
     prediction = workload.predict([plan])[0]
+    cited, crashes = citations(workload, plan, prediction)
+    if not prediction.fits and crashes:
+        return ScoredPlan(
+            plan=plan, summary=short(plan), accepted=False, binding="trial", why=crashes[0], support=cited
+        )
     verdict = explain(workload, plan, best.plan, best.prediction, prediction)
     accepted = verdict.binding not in ("memory", "constraint")
     own = proposal(workload, MAX_PROPOSALS, plan, prediction, workload.today()) if accepted else None
-    return ScoredPlan(
-        plan=plan,
-        summary=verdict.summary,
-        accepted=accepted,
-        binding=verdict.binding,
-        why=verdict.why,
-        step_time_s=verdict.step_time_s,
-        step_time_ratio=verdict.step_time_ratio,
-        peak_memory_gib=verdict.peak_memory_gib,
-        proposal=own,
-    )
+    return ScoredPlan(**dict(verdict), accepted=accepted, proposal=own)
 
 
 def check_case(entry: Entry, plan: Plan, scenario: Scenario) -> Evidence | None:
@@ -69,12 +69,9 @@ def check_case(entry: Entry, plan: Plan, scenario: Scenario) -> Evidence | None:
     case = entry.body
     if not isinstance(case, Case) or entry.status != "confirmed" or case.after is None:
         return None
-    cluster, kind = scenario.cluster, "moe" if scenario.model.is_moe else "dense"
-    if (case.architecture, case.device, case.framework) != (
-        kind,
-        cluster.device,
-        scenario.training.framework,
-    ):
+    kind = "moe" if scenario.model.is_moe else "dense"
+    wanted = (kind, scenario.cluster.device, scenario.training.framework)
+    if (case.architecture, case.device, case.framework) != wanted:
         return None
     if not _is_near_in_size(case.num_devices or 0, scenario):
         return None
@@ -82,9 +79,8 @@ def check_case(entry: Entry, plan: Plan, scenario: Scenario) -> Evidence | None:
     family = [name for name in FAMILY if name in stated]
     if not {"tp", "pp"} <= {*family} or any(stated[name] != getattr(plan, name) for name in family):
         return None
-    return Evidence(
-        kind="knowledge", ref=f"case:{entry.id}", says=f"{entry.title}: confirmed with this family"
-    )
+    says = f"{entry.title}: confirmed with this family"
+    return Evidence(kind="knowledge", ref=f"case:{entry.id}", says=says)
 
 
 def _is_near_in_size(devices: int, scenario: Scenario) -> bool:
@@ -120,9 +116,10 @@ def check_profile(term: str | None, old: Prediction, new: Prediction, ref: str) 
 
 
 def support_of(evidence: Sequence[Evidence]) -> int:
-    """How much checked evidence weighs; each reference once."""
+    """How much checked evidence weighs: as much as its strongest kind, or as two reasons."""
     kinds = {item.ref: item.ref.partition(":")[0] for item in evidence}
-    return sum(WEIGHTS.get(kind, 0) for kind in kinds.values())
+    weights = [WEIGHTS.get(kind, 0) for kind in kinds.values()]
+    return max(*weights, min(sum(weights), MIN_SUPPORT), 0)
 
 
 def rank(
@@ -139,20 +136,25 @@ def rank(
         own_plans = [plan.proposal for plan in scored if plan.by_person and plan.proposal is not None]
         return with_roles(own_plans[:MAX_PROPOSALS])
     fastest = min(ordered, key=lambda proposal: proposal.prediction.step_time_s)
-    limit_s = max(
-        ordered[0].prediction.step_time_s, fastest.prediction.step_time_s * math.exp(EVIDENCE_WINDOW)
-    )
-    alternative_s = max(limit_s, fastest.prediction.step_time_s * math.exp(pair_error))
+    fastest_s, window = fastest.prediction.step_time_s, math.exp(EVIDENCE_WINDOW)
+    limit_s = max(ordered[0].prediction.step_time_s, fastest_s * window)
+    alternative_s = max(limit_s, fastest_s * math.exp(pair_error))
     backed: list[Proposal] = []
     for suggestion in scored:
         if suggestion.proposal is None:
             continue
         own = _supported(suggestion.proposal, suggestion.support)
         is_backed = support_of(suggestion.support) >= MIN_SUPPORT
-        same = _find_same(ordered, own.plan, is_backed and not suggestion.by_person)
-        if same is not None:
-            ordered[same] = _supported(ordered[same], suggestion.support)
-        elif _beats(own, fastest):
+        # What speaks for a family speaks for its proposal.
+        by_family, family = is_backed and not suggestion.by_person, family_of(own.plan)
+        same = [
+            place
+            for place, other in enumerate(ordered)
+            if other.plan == own.plan or (by_family and family_of(other.plan) == family)
+        ]
+        if same:
+            ordered[same[0]] = _supported(ordered[same[0]], suggestion.support)
+        elif own.prediction.step_time_s * window < fastest_s:
             ordered.insert(0, own)
         elif is_backed and own.prediction.step_time_s <= alternative_s:
             backed.append(own)
@@ -160,15 +162,22 @@ def rank(
             ordered.append(own)
     ordered[1:1] = backed
     fastest = next(plan for plan in ordered if plan.plan == fastest.plan)
-    return with_roles(_three(_by_evidence(ordered, limit_s), fastest))
-
-
-def _find_same(ordered: Sequence[Proposal], plan: Plan, by_family: bool) -> int | None:
-    """The place of the plan; what speaks for a family speaks for its proposal."""
-    for place, other in enumerate(ordered):
-        if other.plan == plan or (by_family and family_of(other.plan) == family_of(plan)):
-            return place
-    return None
+    # First what a confirmed run stands behind, if it is within the window and the first has none.
+    strong = [plan for plan in ordered if support_of(plan.evidence) >= WEIGHTS["case"]]
+    near = [plan for plan in strong if plan.prediction.step_time_s <= limit_s]
+    if near and ordered[0] not in strong:
+        ordered.sort(key=lambda plan: plan is not near[0])
+    # The first of each family, the fastest among them; more of a family only if there are no others.
+    kept: list[Proposal] = []
+    for candidate in ordered:
+        if all(family_of(candidate.plan) != family_of(other.plan) for other in kept):
+            kept.append(candidate)
+    kept += [candidate for candidate in ordered if candidate not in kept]
+    three = kept[:MAX_PROPOSALS]
+    is_beaten = any(candidate.prediction.step_time_s < fastest_s for candidate in three)
+    if fastest not in three and not is_beaten:
+        three[MAX_PROPOSALS - 1 :] = [fastest]
+    return with_roles(three)
 
 
 def _supported(plan: Proposal, support: Sequence[Evidence]) -> Proposal:
@@ -178,36 +187,13 @@ def _supported(plan: Proposal, support: Sequence[Evidence]) -> Proposal:
     return plan.model_copy(update={"evidence": [*plan.evidence, *new]}) if new else plan
 
 
-def _by_evidence(ordered: Sequence[Proposal], limit_s: float) -> list[Proposal]:
-    """First what a confirmed run stands behind, if it is within the window and the first has none."""
-    strong = [
-        plan
-        for plan in ordered
-        if plan.prediction.step_time_s <= limit_s and support_of(plan.evidence) >= WEIGHTS["case"]
-    ]
-    if not strong or support_of(ordered[0].evidence) >= WEIGHTS["case"]:
-        return list(ordered)
-    first = strong[0]
-    return [first, *(plan for plan in ordered if plan is not first)]
-
-
-def _beats(plan: Proposal, other: Proposal) -> bool:
-    """By more than a tie and what evidence may bridge."""
-    return plan.prediction.step_time_s * math.exp(EVIDENCE_WINDOW) < other.prediction.step_time_s
-
-
-def _three(ordered: Sequence[Proposal], fastest: Proposal) -> list[Proposal]:
-    """The first of each family, the fastest among them; more of a family only if there are no others."""
-    kept: list[Proposal] = []
-    for candidate in ordered:
-        if all(family_of(candidate.plan) != family_of(other.plan) for other in kept):
-            kept.append(candidate)
-    kept += [candidate for candidate in ordered if candidate not in kept]
-    three = kept[:MAX_PROPOSALS]
-    is_beaten = any(candidate.prediction.step_time_s < fastest.prediction.step_time_s for candidate in three)
-    if fastest in three or is_beaten:
-        return three
-    return [*three[: MAX_PROPOSALS - 1], fastest]
+def without_gains(proposals: Sequence[Proposal], *, is_foreign: bool) -> list[Proposal]:
+    """Without speedups over a plan that cannot run, or that was judged by traces of another job."""
+    none = {"speedup": None, "speedup_low": None, "speedup_high": None, "two_runs": None}
+    sold = [plan.model_copy(update=none) for plan in proposals]
+    if is_foreign:
+        sold = [plan.model_copy(update={"rationale": own_terms(plan.plan, plan.prediction)}) for plan in sold]
+    return with_roles(sold)
 
 
 def family_of(plan: Plan) -> tuple[int, ...]:
@@ -215,12 +201,19 @@ def family_of(plan: Plan) -> tuple[int, ...]:
 
 
 def with_roles(proposals: Sequence[Proposal]) -> list[Proposal]:
-    """Ranked in this order: the first is recommended, then the fastest by prediction is named."""
+    """Ranked in this order: the first is recommended, then the fastest by prediction is named; what is slower
+    than today is an alternative. Each with why it has its slot."""
     if not proposals:
         return []
     fastest = min(proposals, key=lambda plan: plan.prediction.step_time_s)
-    roles = ["recommended", *("fastest" if plan is fastest else "alternative" for plan in proposals[1:])]
+    roles: dict[int, Role] = {id(fastest): "fastest", id(proposals[0]): "recommended"}
     return [
-        plan.model_copy(update={"rank": place, "role": role})
-        for place, (plan, role) in enumerate(zip(proposals, roles, strict=True), start=1)
+        plan.model_copy(
+            update={
+                "rank": place,
+                "role": "alternative" if (plan.speedup or 1.0) < 1.0 else roles.get(id(plan), "alternative"),
+                "why": why(plan, proposals),
+            }
+        )
+        for place, plan in enumerate(proposals, start=1)
     ]

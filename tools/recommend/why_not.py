@@ -1,28 +1,29 @@
-"""Why a plan is not proposed (rule, memory, slower term); and if no plan fits: the smallest plan, and changes
-with which one would fit.
-"""
+"""Why a plan is not proposed (rule, memory, slower term); if none fits, the smallest and the remedies."""
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
 from pydantic import JsonValue
 
-from tools.cost.predict import Prediction
 from tools.errors import InfeasibleError
 from tools.hardware import device_names, get_device
+from tools.model.predict import Prediction
 from tools.recommend.report import Binding, PlanFields, RejectedPlan, changes
 from tools.recommend.words import difference, short
 from tools.recommend.workload import PredictedPlan, Workload, limit_to_expressible
-from tools.scenario import RECOMPUTES, Plan, Scenario
-from tools.scenario.spec import FULL_SHARDING, LoraSpec, sharding
+from tools.scenario import RECOMPUTES, Plan, PlanColumns
+from tools.scenario.spec import CARRIED_FIELDS, FULL_SHARDING, MODEL_AXES, PLAN_ROLES, LoraSpec, sharding
 from tools.search.constraints import Constraints, parse_constraints
 from tools.search.search import Progress, Search, SearchOutcome, count_changes
-from tools.search.space import get_plan, table_of
 
 UNLIMITED = 1e9
 LARGEST_CLUSTER = 65536
 LORA_RANK = 16
+MAX_REJECTED = 6
+SCALED = (*MODEL_AXES, "ep", "micro_batch_size", "vpp")
+"""Fields of a plan whose half and double are neighbours."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Remedy:
     """A change with which some plan fits."""
 
     name: str
-    says: str
+    summary: str
     changes: Mapping[str, JsonValue]
     """Fields of the request by their path, None for one to leave out."""
     keeps_training: bool = True
@@ -40,12 +41,28 @@ class Remedy:
         changed = dict(request)
         for path, value in self.changes.items():
             part, _, field = path.partition(".")
-            if not field:
-                changed[part] = value
-                continue
             own = changed.get(part)
-            changed[part] = {**(own if isinstance(own, dict) else {}), field: value}
+            changed[part] = {**(own if isinstance(own, dict) else {}), field: value} if field else value
         return {name: value for name, value in changed.items() if value is not None}
+
+
+def infeasible(workload: Workload, progress: Progress | None = None) -> InfeasibleError:
+    t, devices = workload.scenario.training, workload.scenario.cluster.num_devices
+    smallest = smallest_plan(workload, progress)
+    if smallest is None:
+        constrained = ", ".join(f"{name} {text}" for name, text in constrained_fields(workload).items())
+        return InfeasibleError(
+            f"no plan is legal: {t.framework} accepts none for {devices} devices, a global batch of "
+            f"{t.global_batch_size} and the constraints {constrained or 'none'}"
+        )
+    needed = f"{smallest.prediction.peak_memory_gib:.1f} GiB of {workload.limit_gib:.1f} usable per device"
+    start = f"no legal plan fits: the smallest ({short(smallest.plan)}) needs {needed}"
+    if freed := without_constraints(workload, progress):
+        return InfeasibleError(f"{start}; {freed.summary}")
+    more = more_devices(workload, progress)
+    enough = more.summary if more else f"not even {LARGEST_CLUSTER} devices would suffice"
+    adam = "8-bit optimizer state would save 6 of the 12 bytes that Adam keeps for each parameter"
+    return InfeasibleError("; ".join([start, enough, adam]))
 
 
 def smallest_plan(workload: Workload, progress: Progress | None = None) -> PredictedPlan | None:
@@ -54,20 +71,25 @@ def smallest_plan(workload: Workload, progress: Progress | None = None) -> Predi
     if not len(result.best.step_time_s):
         return None
     # The front has every recomputation; the best, where memory is no limit, only none.
-    plan = get_plan(result.front.plans, int(np.argmin(result.front.memory_bytes)))
+    plan = result.front.plans.plan(int(np.argmin(result.front.memory_bytes)))
     return PredictedPlan(plan, workload.predict([plan])[0])
 
 
 def remedies(workload: Workload, smallest: Plan) -> list[Remedy]:
     """Confirmed by a search, or by the smallest plan; those that leave the training alone first."""
-    found = [
-        without_constraints(workload),
-        more_devices(workload),
-        larger_device(workload, smallest),
-        offloaded_optimizer(workload, smallest),
-        shorter_sequence(workload, smallest),
-        adapters(workload, smallest),
-    ]
+    training = workload.scenario.training
+    found = [without_constraints(workload), more_devices(workload), larger_device(workload, smallest)]
+    if _holds(_with(workload, "training", optimizer_offload=True), smallest):
+        says = "optimizer state and step on the host would make room; each step is longer"
+        found.append(Remedy("offload", says, {"training.optimizer_offload": True}))
+    half = training.seq_len // 2
+    if half and _holds(_with(workload, "training", seq_len=half), smallest):
+        says = f"sequences of {half:,} tokens would fit"
+        found.append(Remedy("sequence", says, {"training.seq_len": half}, keeps_training=False))
+    lora = LoraSpec(rank=LORA_RANK)
+    if not training.lora and _holds(_with(workload, "training", lora=lora), smallest):
+        says = f"adapters of rank {LORA_RANK} on frozen weights (LoRA) would fit"
+        found.append(Remedy("lora", says, {"training.lora": {"rank": LORA_RANK}}, keeps_training=False))
     return [remedy for remedy in found if remedy]
 
 
@@ -84,96 +106,53 @@ def without_constraints(workload: Workload, progress: Progress | None = None) ->
     freed = replace(workload, constraints=limit_to_expressible(workload.scenario, bare))
     if not names or not _fits(freed, progress):
         return None
-    return Remedy(
-        "constraints", f"without the constraints on {', '.join(names)} plans fit", {"constraints": None}
-    )
+    says = f"without the constraints on {', '.join(names)} plans fit"
+    return Remedy("constraints", says, {"constraints": None})
 
 
 def more_devices(workload: Workload, progress: Progress | None = None) -> Remedy | None:
-    s = workload.scenario
-    devices = s.cluster.num_devices
+    cluster, batch = workload.scenario.cluster, workload.scenario.training.global_batch_size
+    devices = cluster.num_devices
     while devices * 2 <= LARGEST_CLUSTER:
-        devices *= 2
-        batch = s.training.global_batch_size * devices // s.cluster.num_devices
-        if _fits(_with_changes(workload, {"num_devices": devices}, {"global_batch_size": batch}), progress):
-            changes: dict[str, JsonValue] = {
-                "cluster.num_devices": devices, "training.global_batch_size": batch, "plan": None,
-            }  # fmt: skip
-            if s.cluster.topology:
-                changes["cluster.topology"] = None
-            return Remedy("devices", f"{devices} devices (with the batch grown alike) would suffice", changes)
+        devices, batch = devices * 2, batch * 2
+        grown = _with(workload, "cluster", num_devices=devices)
+        if _fits(_with(grown, "training", global_batch_size=batch), progress):
+            says = f"{devices} devices (with the batch grown alike) would suffice"
+            topology: dict[str, JsonValue] = {"cluster.topology": None} if cluster.topology else {}
+            sizes = {"cluster.num_devices": devices, "training.global_batch_size": batch}
+            return Remedy("devices", says, {**sizes, "plan": None, **topology})
     return None
 
 
 def larger_device(workload: Workload, smallest: Plan) -> Remedy | None:
     """The device with the least memory above this one's with which a plan fits."""
-    for name in _larger_devices(workload):
-        device = get_device(name, {})
-        cluster: dict[str, JsonValue] = {
-            "device": name, "devices_per_node": device.devices_per_node, "overrides": {}, "topology": None,
-        }  # fmt: skip
-        if _holds(_with_changes(workload, cluster, {}), smallest):
-            changes: dict[str, JsonValue] = {
-                "cluster": {"device": name, "num_devices": workload.scenario.cluster.num_devices}
-            }
-            return Remedy("device", f"the same number of {name} would suffice", changes)
-    return None
-
-
-def _larger_devices(workload: Workload) -> Iterator[str]:
     s, own = workload.scenario, workload.device
-    known = [get_device(name, {}) for name in device_names()]
     larger = [
         device
-        for device in known
+        for device in (get_device(name, {}) for name in device_names())
         if device.memory_bytes > own.memory_bytes
         and device.vendor == own.vendor
         and s.training.precision in device.peak_flops
     ]
-    yield from (device.name for device in sorted(larger, key=lambda device: device.memory_bytes))
+    for device in sorted(larger, key=lambda device: device.memory_bytes):
+        node = device.devices_per_node
+        other = _with(
+            workload, "cluster", device=device.name, devices_per_node=node, overrides={}, topology=None
+        )
+        if _holds(other, smallest):
+            says = f"the same number of {device.name} would suffice"
+            cluster: JsonValue = {"device": device.name, "num_devices": s.cluster.num_devices}
+            return Remedy("device", says, {"cluster": cluster})
+    return None
 
 
-def offloaded_optimizer(workload: Workload, smallest: Plan) -> Remedy | None:
-    if not _holds(_with_changes(workload, {}, {"optimizer_offload": True}), smallest):
-        return None
-    changes: dict[str, JsonValue] = {"training.optimizer_offload": True}
-    return Remedy(
-        "offload", "optimizer state and step on the host would make room; each step is longer", changes
-    )
-
-
-def shorter_sequence(workload: Workload, smallest: Plan) -> Remedy | None:
-    half = workload.scenario.training.seq_len // 2
-    if not half or not _holds(_with_changes(workload, {}, {"seq_len": half}), smallest):
-        return None
-    changes: dict[str, JsonValue] = {"training.seq_len": half}
-    return Remedy("sequence", f"sequences of {half:,} tokens would fit", changes, keeps_training=False)
-
-
-def adapters(workload: Workload, smallest: Plan) -> Remedy | None:
-    if workload.scenario.training.lora or not _holds(
-        _with_changes(workload, {}, {"lora": LoraSpec(rank=LORA_RANK)}), smallest
-    ):
-        return None
-    changes: dict[str, JsonValue] = {"training.lora": {"rank": LORA_RANK}}
-    says = f"adapters of rank {LORA_RANK} on frozen weights (LoRA) would fit"
-    return Remedy("lora", says, changes, keeps_training=False)
-
-
-def _with_changes(
-    workload: Workload, cluster: Mapping[str, object], training: Mapping[str, object]
-) -> Workload:
-    s = workload.scenario
-    update = {
-        "cluster": s.cluster.model_copy(update=dict(cluster)),
-        "training": s.training.model_copy(update=dict(training)),
-    }
-    scenario: Scenario = s.model_copy(update=update)
-    return replace(workload, scenario=scenario)
+def _with(workload: Workload, part: str, **update: object) -> Workload:
+    """With some fields of a part of the scenario replaced."""
+    changed = getattr(workload.scenario, part).model_copy(update=update)
+    return replace(workload, scenario=workload.scenario.model_copy(update={part: changed}))
 
 
 def _holds(workload: Workload, plan: Plan) -> bool:
-    """Whether the plan is legal and fits."""
     if workload.refusal(plan):
         return False
     return workload.predict([plan])[0].peak_memory_gib <= workload.limit_gib
@@ -188,20 +167,33 @@ def _search(workload: Workload, fraction: float, progress: Progress | None) -> S
     return Search(workload.scenario, constraints, workload.calibration, kept=1).run(progress)
 
 
-MAX_REJECTED = 6
-_SCALED = ("tp", "pp", "cp", "ep", "micro_batch_size", "vpp")
-"""Fields of a plan whose half and double are neighbours."""
-
-
 def rejected(workload: Workload, winner: Plan, best: Prediction) -> list[RejectedPlan]:
-    """The winner's neighbours, those that would be faster first: an engineer's first questions."""
-    legal = [plan for plan in _neighbours(workload, winner) if workload.objection(plan) is None]
-    judged = [
-        explain(workload, plan, winner, best, p)
-        for plan, p in zip(legal, workload.predict(legal), strict=True)
+    """The winner's neighbours, one step away with data parallelism taking up the difference; those that would
+    be faster first: an engineer's first questions."""
+    updates: list[PlanFields] = [
+        {name: getattr(winner, name) * up // down}
+        for name in SCALED
+        for up, down in ((1, 2), (2, 1))
+        if getattr(winner, name) * up % down == 0
     ]
-    judged.sort(key=lambda plan: plan.step_time_ratio or 0.0)
-    return judged[:MAX_REJECTED]
+    ranks = winner.data_ranks
+    stages = [stage for stage in (1, FULL_SHARDING) if stage != winner.sharding_stage and ranks > 1]
+    updates += [{**sharding(stage, ranks)} for stage in stages]
+    updates += [{"recompute": name} for name in RECOMPUTES if name != winner.recompute]
+    neighbours = dict.fromkeys(find_changed(workload, winner, update) for update in updates)
+    legal = [plan for plan in neighbours if plan is not None and workload.objection(plan) is None]
+    predictions = workload.predict(legal)
+    judged = [explain(workload, plan, winner, best, p) for plan, p in zip(legal, predictions, strict=True)]
+    return sorted(judged, key=lambda plan: plan.step_time_ratio or 0.0)[:MAX_REJECTED]
+
+
+def explain_plan(workload: Workload, plan: Plan, winner: Plan) -> RejectedPlan:
+    """Any plan that the user asks about; for an illegal one, the framework's reason."""
+    reason = workload.objection(plan)
+    if reason is not None:
+        return RejectedPlan(plan=plan, summary=short(plan), binding="rule", why=reason)
+    best, prediction = workload.predict([winner, plan])
+    return explain(workload, plan, winner, best, prediction)
 
 
 def explain(
@@ -224,7 +216,9 @@ def explain(
     elif ratio > 1:
         why, binding = f"{step} would {pace}: {difference(best, prediction)}", "time"
     else:
-        why, binding = f"{step} would {pace}, inside the error of a comparison", "preference"
+        more = prediction.peak_memory_gib - best.peak_memory_gib
+        but = f" but needs {more:.1f} GiB more" if more > 0 else ""
+        why, binding = f"{step} would {pace}{but}, inside the error of a comparison", "preference"
     return RejectedPlan(
         plan=plan,
         summary=short(plan),
@@ -238,8 +232,7 @@ def explain(
 
 def _forbidden(workload: Workload, plan: Plan) -> str | None:
     """Which of the user's constraints the plan breaks."""
-    today, max_changes = workload.scenario.plan, workload.constraints.max_changes
-    constraints = workload.constraints
+    today, constraints = workload.scenario.plan, workload.constraints
     # What trials have settled is excluded too, and has reasons of its own.
     for avoided in parse_constraints(workload.scenario.constraints, today).excluded:
         if all(getattr(plan, name) == value for name, value in avoided.items()):
@@ -249,49 +242,19 @@ def _forbidden(workload: Workload, plan: Plan) -> str | None:
         value = getattr(plan, name)
         if value is not None and not constraints.permits(name, value):
             text = constraints.describe(name)
-            is_limit = name in constraints.limits
-            return (
-                f"constraints.{name} says: {text}" if is_limit else f"constraints.{name} allows {text} only"
-            )
-    if today is None or max_changes is None:
+            rule = f"says: {text}" if name in constraints.limits else f"allows {text} only"
+            return f"constraints.{name} {rule}"
+    if today is None or constraints.max_changes is None:
         return None
-    made = int(count_changes(today, table_of([plan]))[0])
-    return (
-        f"it changes {made} fields and constraints.max_changes is {max_changes}"
-        if made > max_changes
-        else None
-    )
-
-
-def explain_plan(workload: Workload, plan: Plan, winner: Plan) -> RejectedPlan:
-    """Any plan that the user asks about; for an illegal one, the framework's reason."""
-    reason = workload.objection(plan)
-    if reason is not None:
-        return RejectedPlan(plan=plan, summary=short(plan), binding="rule", why=reason)
-    best, prediction = workload.predict([winner, plan])
-    return explain(workload, plan, winner, best, prediction)
-
-
-def _neighbours(workload: Workload, plan: Plan) -> list[Plan]:
-    """Plans one step away, data parallelism taking up the difference."""
-    updates: list[PlanFields] = [
-        {name: getattr(plan, name) * up // down}
-        for name in _SCALED
-        for up, down in ((1, 2), (2, 1))
-        if getattr(plan, name) * up % down == 0
-    ]
-    stages = [stage for stage in (1, FULL_SHARDING) if stage != plan.sharding_stage and plan.data_ranks > 1]
-    updates += [{**sharding(stage, plan.data_ranks)} for stage in stages]
-    updates += [{"recompute": name} for name in RECOMPUTES if name != plan.recompute]
-    neighbours = (find_changed(workload, plan, update) for update in updates)
-    return list(dict.fromkeys(neighbour for neighbour in neighbours if neighbour is not None))
+    made, most = int(count_changes(today, PlanColumns.of([plan]))[0]), constraints.max_changes
+    return f"it changes {made} fields and constraints.max_changes is {most}" if made > most else None
 
 
 def find_changed(workload: Workload, plan: Plan, update: PlanFields) -> Plan | None:
     """The plan with some fields replaced, if that divides the devices; what depends on them follows."""
     values = {**plan.model_dump(), **update}
     devices = workload.scenario.cluster.num_devices
-    other = values["tp"] * values["pp"] * values["cp"]
+    other = math.prod(values[name] for name in MODEL_AXES)
     if devices % other:
         return None
     if "dp" not in update:
@@ -304,34 +267,12 @@ def find_changed(workload: Workload, plan: Plan, update: PlanFields) -> Plan | N
         values["vpp"] = 1
     if "schedule" not in update and plan.schedule in ("1f1b", "interleaved"):
         values["schedule"] = "interleaved" if values["vpp"] > 1 else "1f1b"
+    for name in CARRIED_FIELDS:  # what decides a detail of another choice goes with that choice
+        decided = PLAN_ROLES[name].only_with
+        if name not in update and decided and values[decided[0]] != decided[1]:
+            values[name] = None
     try:
         changed = Plan.model_validate(values)
     except ValueError:  # beyond the bounds of a field
         return None
     return changed if "dp_shard" in update else changed.sharded_like(plan)
-
-
-def infeasible(workload: Workload, progress: Progress | None = None) -> InfeasibleError:
-    smallest = smallest_plan(workload, progress)
-    if smallest is None:
-        return InfeasibleError(_nothing_legal(workload))
-    start = (
-        f"no legal plan fits: the smallest ({short(smallest.plan)}) needs "
-        f"{smallest.prediction.peak_memory_gib:.1f} GiB of {workload.limit_gib:.1f} usable per device"
-    )
-    freed = without_constraints(workload, progress)
-    if freed:
-        return InfeasibleError(f"{start}; {freed.says}")
-    more = more_devices(workload, progress)
-    devices = more.says if more else f"not even {LARGEST_CLUSTER} devices would suffice"
-    adam = "8-bit optimizer state would save 6 of the 12 bytes that Adam keeps for each parameter"
-    return InfeasibleError("; ".join([start, devices, adam]))
-
-
-def _nothing_legal(workload: Workload) -> str:
-    t, c = workload.scenario.training, workload.scenario.cluster
-    constrained = ", ".join(f"{name} {text}" for name, text in constrained_fields(workload).items())
-    return (
-        f"no plan is legal: {t.framework} accepts none for {c.num_devices} devices, a global batch of "
-        f"{t.global_batch_size} and the constraints {constrained or 'none'}"
-    )

@@ -10,19 +10,20 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tools.cost.calibration import Calibration, shipped_calibration
-from tools.cost.encode import encode_plans, scenario_device
-from tools.cost.inputs import Array
-from tools.cost.memory import GIB
-from tools.cost.predict import Costs, Prediction, evaluate, predict, scaled_costs
 from tools.errors import InputError
-from tools.frameworks import export_plan
+from tools.frameworks import export_plan, has_own_format
 from tools.hardware import Device
-from tools.scenario import Facts, Plan, PlanColumns, Scenario, check_plan, columns_of, get_framework
+from tools.model.calibration import Calibration
+from tools.model.predict import Costs, Prediction, evaluate, predict, scaled_costs
+from tools.physics.encode import encode_plans, scenario_device
+from tools.physics.inputs import Array
+from tools.physics.memory import GIB
+from tools.scenario import Plan, PlanColumns, PlanFacts, Scenario, check_plan, get_framework
+from tools.scenario.spec import PlanValue, sharding
 from tools.search.constraints import Constraints
 
-CONFIGURED = ("torchtitan", "megatron-core", "deepspeed", "maxtext", "nanotron")
-"""Frameworks that read a configuration which decides the whole plan; plain FSDP is a program's own code."""
+SLOW_LINK = 0.5
+LESS_MEMORY = 0.1
 
 
 def limit_to_expressible(scenario: Scenario, constraints: Constraints) -> Constraints:
@@ -43,17 +44,19 @@ def _is_written(scenario: Scenario) -> bool:
 
 
 def _why_not_written(scenario: Scenario, plan: Plan) -> str | None:
-    if scenario.training.framework not in CONFIGURED:
+    if not has_own_format(scenario.training.framework):
         return None
     try:
         export_plan(scenario.model_copy(update={"plan": plan}), scenario.training.framework)
     except InputError as error:
         # All plans share the precision: if the configuration lacks it, that is no fault of the plan.
-        return str(error) if error.field.startswith("plan.") else None
+        return str(error) if error.path.startswith("plan.") else None
     return None
 
 
-SLOW_LINK = 0.5
+def as_searched(plan: Plan) -> Mapping[str, PlanValue]:
+    """Without a shard group there is no ZeRO: the search knows such plans by one name only."""
+    return {**plan.model_dump(), **sharding(plan.sharding_stage, plan.dp_shard)}
 
 
 class PredictedPlan(NamedTuple):
@@ -73,12 +76,6 @@ class Workload:
     _faults: dict[Plan, str | None] = field(default_factory=dict, init=False, repr=False, compare=False)
     """A session asks about the same plans again and again."""
 
-    @classmethod
-    def of(
-        cls, scenario: Scenario, constraints: Constraints, calibration: Calibration | None = None
-    ) -> "Workload":
-        return cls(scenario, constraints, calibration or shipped_calibration())
-
     @cached_property
     def device(self) -> Device:
         return scenario_device(self.scenario.cluster)
@@ -94,7 +91,12 @@ class Workload:
     @property
     def pair_error(self) -> float:
         """Log error of the ratio of two predictions of this workload."""
-        return self.calibration.intervals.pair_error["moe" if self.scenario.model.is_moe else "dense"]
+        return self.calibration.intervals.pair_error[self.kind]
+
+    @property
+    def kind(self) -> str:
+        """Which architecture errors were learned for."""
+        return "moe" if self.scenario.model.is_moe else "dense"
 
     def with_plan(self, plan: Plan) -> Scenario:
         return self.scenario.model_copy(update={"plan": plan, "id": None})
@@ -108,21 +110,17 @@ class Workload:
 
     def predict(self, plans: Sequence[Plan]) -> list[Prediction]:
         new = [plan for plan in dict.fromkeys(plans) if plan not in self._predictions]
-        self._predictions.update(zip(new, self.predict_anew(new), strict=True))
+        made = predict([self.with_plan(plan) for plan in new], self.calibration) if new else []
+        self._predictions.update(zip(new, made, strict=True))
         return [self._predictions[plan] for plan in plans]
-
-    def predict_anew(self, plans: Sequence[Plan]) -> list[Prediction]:
-        """For a check: what was predicted before is not looked at."""
-        return predict([self.with_plan(plan) for plan in plans], self.calibration) if plans else []
 
     def on_slow_links(self, plans: Sequence[Plan]) -> list[float]:
         """Seconds per step with a part of the bandwidth between nodes (SLOW_LINK)."""
         new = [plan for plan in dict.fromkeys(plans) if plan not in self._slowed_s]
         if new:
-            costs = self.costs(columns_of(new), scale_out_bandwidth=SLOW_LINK)
-            self._slowed_s.update(
-                zip(new, np.broadcast_to(costs.step_time_s, len(new)).tolist(), strict=True)
-            )
+            costs = self.costs(PlanColumns.of(new), scale_out_bandwidth=SLOW_LINK)
+            times_s = np.broadcast_to(costs.step_time_s, len(new)).tolist()
+            self._slowed_s.update(zip(new, times_s, strict=True))
         return [self._slowed_s[plan] for plan in plans]
 
     def today(self) -> PredictedPlan | None:
@@ -134,7 +132,7 @@ class Workload:
         """Why the framework would refuse the plan, if it would."""
         s = self.scenario
         try:
-            check_plan(Facts(s.model, s.cluster, s.training, columns_of([plan])))
+            check_plan(PlanFacts(s.model, s.cluster, s.training, PlanColumns.of([plan])))
         except InputError as error:
             return str(error)
         return None
@@ -142,6 +140,18 @@ class Workload:
     def objection(self, plan: Plan) -> str | None:
         """Why the plan is not proposed whatever its time: it is refused, or cannot be configured."""
         return self.refusal(plan) or self.why_inexpressible(plan)
+
+    def permits(self, plan: Plan) -> bool:
+        """Whether the constraints leave this plan in, as the search would."""
+        limits, searched = self.constraints, as_searched(plan)
+        return all(limits.permits(name, getattr(plan, name)) for name in limits.fields) and not any(
+            all(searched[name] == value for name, value in fields.items()) for fields in limits.excluded
+        )
+
+    def has_run(self, plan: Plan) -> bool:
+        """Whether runs show that the plan fits, whatever its predicted peak."""
+        seen = self.calibration.seen
+        return bool(seen and any(not run.crashed for run in seen.of_plan(self.with_plan(plan))))
 
     def why_inexpressible(self, plan: Plan) -> str | None:
         if not self._is_written:
@@ -154,13 +164,14 @@ class Workload:
     def _is_written(self) -> bool:
         return _is_written(self.scenario)
 
-    def costs(
-        self, plans: PlanColumns, carried: Mapping[str, float] | None = None, **factors: float | Array
-    ) -> Costs:
-        """Many plans at once, by their names in `Inputs`: `carried` replaces what all of them do, `factors`
-        multiply figures of device or plan."""
+    def fit_probability(self, plans: PlanColumns, memory_bytes: Array) -> Array:
+        """That each plan runs."""
         x, keys = encode_plans(self.scenario, plans)
-        x = replace(x, **{name: np.asarray(value) for name, value in (carried or {}).items()})
+        return self.calibration.fit_probability(x, keys, memory_bytes)
+
+    def costs(self, plans: PlanColumns, **factors: float | Array) -> Costs:
+        """Many plans at once; `factors` multiply figures of the device, by their names in `Inputs`."""
+        x, keys = encode_plans(self.scenario, plans)
         x = replace(x, **{name: getattr(x, name) * factor for name, factor in factors.items()})
         settings = self.calibration.memory_settings(keys, [self.scenario.training.precision])
         costs = evaluate(x, self.calibration.coefficients(keys), settings)

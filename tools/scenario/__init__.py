@@ -4,12 +4,13 @@ Covers reading and checking a scenario and the rules of each training framework.
 """
 
 from tools.names import did_you_mean, nearest
-from tools.scenario.columns import NOT_STATED, RECOMPUTES, SCHEDULES, Facts, PlanColumns, columns_of
-from tools.scenario.frameworks import FrameworkData, StatedPlan, get_framework, resolve_defaults
+from tools.scenario.columns import NOT_STATED, RECOMPUTES, SCHEDULES, PlanColumns, PlanFacts
+from tools.scenario.frameworks import FrameworkData, framework_names, get_framework
 from tools.scenario.model import ModelSpec
-from tools.scenario.parse import parse_scenario
-from tools.scenario.rules import Rule, check_plan, legal_mask, practice_for, rules_for
+from tools.scenario.parse import StatedScenario, parse_scenario
+from tools.scenario.rules import Rule, check_framework, check_plan, legal_mask, practice_for, rules_for
 from tools.scenario.spec import SEARCHED_FIELDS, ClusterSpec, Plan, Scenario, TopologySpec, TrainingSpec
+from tools.scenario.stated import StatedPlan, resolve_defaults
 
 __all__ = [
     "NOT_STATED",
@@ -17,19 +18,21 @@ __all__ = [
     "SCHEDULES",
     "SEARCHED_FIELDS",
     "ClusterSpec",
-    "Facts",
     "FrameworkData",
     "ModelSpec",
     "Plan",
     "PlanColumns",
+    "PlanFacts",
     "Rule",
     "Scenario",
     "StatedPlan",
+    "StatedScenario",
     "TopologySpec",
     "TrainingSpec",
+    "check_framework",
     "check_plan",
-    "columns_of",
     "did_you_mean",
+    "framework_names",
     "get_framework",
     "legal_mask",
     "nearest",

@@ -1,97 +1,110 @@
-"""Plans as columns of arrays, which the rules, the cost model and the search read: one plan or millions.
+"""Plans as columns of integers, which the rules, the cost model and the search read: one plan or millions.
 
-The columns are the searched fields of `Plan`. Choices (text, true or false) are stored as their position.
+The columns are the fields of `Plan`. A choice (text, true or false) is stored as its position, a set of words
+as one bit for each, and a carried field that is not stated as 0 (so that false is 1 and true 2).
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args, get_origin
+from typing import Literal, get_args, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tools.scenario.model import ModelSpec
 from tools.scenario.spec import (
+    PLAN_ROLES,
     SEARCHED_FIELDS,
     ClusterSpec,
+    PipelineSchedule,
     Plan,
     PlanValue,
     Recompute,
-    Schedule,
+    RecomputeModule,
     TrainingSpec,
     plan_bounds,
 )
 
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
+RowIndex = BoolArray | NDArray[np.intp] | slice
+ColumnValue = PlanValue | tuple[str, ...]
+"""A value of any field of a plan, searched or not."""
 
-SCHEDULES: tuple[str, ...] = get_args(Schedule)
+SCHEDULES: tuple[str, ...] = get_args(PipelineSchedule)
 RECOMPUTES: tuple[str, ...] = get_args(Recompute)
+MODULES: tuple[str, ...] = get_args(RecomputeModule)
 NOT_STATED = -1
 """The code of a null recompute."""
-
-
-def _choices(annotation: object) -> tuple[PlanValue, ...]:
-    """The values of a field without an order, in the order of their codes; empty for a number."""
-    if annotation is bool:
-        return (False, True)
-    for part in (annotation, *get_args(annotation)):
-        if get_origin(part) is Literal:
-            return get_args(part)
-    return ()
-
-
 CHOICES: Mapping[str, tuple[PlanValue, ...]] = {
-    name: choices for name in SEARCHED_FIELDS if (choices := _choices(Plan.model_fields[name].annotation))
+    name: (False, True) if annotation is bool else get_args(literal)
+    for name, annotation in ((name, Plan.model_fields[name].annotation) for name in SEARCHED_FIELDS)
+    for literal in (annotation, *get_args(annotation))
+    if annotation is bool or get_origin(literal) is Literal
 }
-"""Fields without an order, and their values by code."""
+"""Searched fields without an order, and their values by code."""
 MIN_VALUES: Mapping[str, PlanValue] = {
     name: CHOICES[name][0] if name in CHOICES else plan_bounds(name)[0] for name in SEARCHED_FIELDS
 }
 """The lowest number or the first choice of each searched field."""
 
 
-def encode_value(name: str, value: PlanValue) -> int:
-    """A plan's value as the integer that stands for it in a column."""
-    if name in CHOICES:
-        return NOT_STATED if value is None else CHOICES[name].index(value)
-    if not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r}, not an integer")
-    return value
-
-
-def decode_value(name: str, code: int) -> PlanValue:
-    """What the integer of a column stands for."""
-    if name not in CHOICES:
-        return code
-    return None if code == NOT_STATED else CHOICES[name][code]
-
-
 class MissingColumn(LookupError):
     """A field of a plan that a partly built table does not have yet."""
 
 
-class PlanColumns:
-    """One array per searched field of a plan; the arrays need only broadcast to one another.
+class PlanColumns(dict[str, IntArray]):
+    """One array per field of a plan; the arrays need only broadcast to one another.
 
-    A field that is not there yet raises `MissingColumn`; a name that no plan has, AttributeError.
+    A column is an attribute too, true or false as such: a field that is not there yet raises `MissingColumn`,
+    a name that no plan has AttributeError. A search may note columns of its own beside those of the plan.
     """
 
-    __slots__ = ("_columns",)
     sequence_parallel: BoolArray  # for type checkers; all other columns are integers
 
-    def __init__(self, **columns: NDArray[Any]) -> None:
-        if unknown := columns.keys() - set(SEARCHED_FIELDS):
-            raise TypeError(f"no searched fields of a plan: {', '.join(sorted(unknown))}")
-        self._columns = columns
+    @classmethod
+    def of(cls, plans: Sequence[Plan]) -> "PlanColumns":
+        """The plans as arrays of one entry per plan."""
+        columns = cls()
+        for name in PLAN_ROLES:
+            values = [getattr(plan, name) for plan in plans]
+            if name not in SEARCHED_FIELDS or isinstance(CHOICES.get(name, (0,))[0], str):
+                values = [encode_value(name, value) for value in values]
+            columns[name] = np.array(values, dtype=np.int64)
+        return columns
+
+    @classmethod
+    def joined(cls, tables: Sequence["PlanColumns"]) -> "PlanColumns":
+        """Tables one below the other; what only some of them state is not stated in the others."""
+        names = dict.fromkeys(name for table in tables for name in table)
+        absent = [np.zeros(table.rows, dtype=np.int64) for table in tables]
+        return cls(
+            (name, np.concatenate([t.get(name, zero) for t, zero in zip(tables, absent, strict=True)]))
+            for name in names
+        )
 
     def __getattr__(self, name: str) -> IntArray:
-        if name in SEARCHED_FIELDS:
-            try:
-                return self._columns[name]
-            except KeyError:
-                raise MissingColumn(name) from None
-        raise AttributeError(f"a plan has no searched field {name!r}")
+        if name not in PLAN_ROLES:
+            raise AttributeError(f"a plan has no field {name!r}")
+        if name not in self:
+            raise MissingColumn(name)
+        column = self[name]
+        return column.astype(np.bool_) if CHOICES.get(name) == (False, True) else column
+
+    @property
+    def rows(self) -> int:
+        return len(next(iter(self.values()), ()))
+
+    def take(self, rows: RowIndex) -> "PlanColumns":
+        return PlanColumns((name, column[rows]) for name, column in self.items())
+
+    def with_columns(self, **columns: IntArray) -> "PlanColumns":
+        """With these columns in place of its own, or beside them."""
+        return PlanColumns(self, **columns)
+
+    def plan(self, row: int) -> Plan:
+        fields = {name: decode_value(name, int(self[name][row])) for name in PLAN_ROLES if name in self}
+        return Plan.model_validate(fields)
 
     # As the properties of `Plan` with the same names.
 
@@ -108,8 +121,34 @@ class PlanColumns:
         return (self.sharding_stage > 0) & (self.dp_shard < self.data_ranks)
 
 
+def encode_value(name: str, value: ColumnValue) -> int:
+    """A plan's value as the integer that stands for it in a column."""
+    if name in CHOICES:
+        return NOT_STATED if value is None else CHOICES[name].index(value)
+    if isinstance(value, tuple):
+        return sum(1 << MODULES.index(module) for module in value)
+    if value is None and name not in SEARCHED_FIELDS:
+        return 0
+    if isinstance(value, bool) and name not in SEARCHED_FIELDS:
+        return value + 1
+    if not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}, not an integer")
+    return value
+
+
+def decode_value(name: str, code: int) -> ColumnValue:
+    """What the integer of a column stands for."""
+    if name in CHOICES:
+        return None if code == NOT_STATED else CHOICES[name][code]
+    if name == "recompute_modules":
+        return tuple(module for bit, module in enumerate(MODULES) if code >> bit & 1) or None
+    if name == "reshard_after_forward":
+        return bool(code - 1) if code else None
+    return code if code or name in SEARCHED_FIELDS else None
+
+
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PlanFacts:
     """Everything a rule may look at: the workload, and the plans tried on it."""
 
     model: ModelSpec
@@ -128,22 +167,10 @@ def divides(divisor: IntArray | int, number: IntArray | int) -> BoolArray:
     return np.asarray(np.mod(number, divisor) == 0, dtype=np.bool_)
 
 
-def equals(left: NDArray[Any], right: NDArray[Any] | int) -> BoolArray:
+def equals(left: NDArray[np.generic], right: NDArray[np.generic] | int) -> BoolArray:
     """Which entries are the same (NumPy's own == is typed Any)."""
     return np.asarray(left == right, dtype=np.bool_)
 
 
-def has_schedule(facts: Facts, name: str) -> BoolArray:
-    """Which plans run the named schedule."""
+def has_schedule(facts: PlanFacts, name: str) -> BoolArray:
     return equals(facts.plan.schedule, SCHEDULES.index(name))
-
-
-def columns_of(plans: Sequence[Plan]) -> PlanColumns:
-    """The plans as arrays of one entry per plan."""
-    return PlanColumns(**{name: np.asarray(_codes(name, plans)) for name in SEARCHED_FIELDS})
-
-
-def _codes(name: str, plans: Sequence[Plan]) -> list[Any]:
-    values = [getattr(plan, name) for plan in plans]
-    is_text = name in CHOICES and CHOICES[name] != (False, True)  # rules combine flags with & and ~
-    return [encode_value(name, value) for value in values] if is_text else values

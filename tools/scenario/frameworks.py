@@ -1,76 +1,102 @@
-"""What a training framework does by default and refuses (`kb_seed/frameworks/NAME.toml`), and open fields of
-a plan or cluster filled from those defaults.
+"""What a training framework is called, does by default and refuses: `kb_seed/frameworks/NAME.toml`.
 
-`recompute` stays None if not stated: the cost model uses none if that fits, else selective, else full.
+A framework is known as soon as its data file is there.
 """
 
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, create_model
+from pydantic import BeforeValidator, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 import kb_seed
 from tools.errors import DataError
-from tools.scenario.fields import Integer, JsonObject
-from tools.scenario.model import Record
-from tools.scenario.spec import MAX_DEVICES, MAX_NAME, PLAN_ROLES, Plan, PlanValue
+from tools.names import nearest
+from tools.scenario.fields import FromList, ModelT, StrictModel, input_error
 
 GENERAL = "general"
+"""The file of the rules that hold whatever the framework."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuleData:
+@cache
+def framework_names() -> tuple[str, ...]:
+    """The frameworks that ASAP has facts about, `other` last."""
+    files = (file.name for file in kb_seed.folder("frameworks").iterdir())
+    names = sorted(name.removesuffix(".toml") for name in files if name.endswith(".toml"))
+    return (*(name for name in names if name not in (GENERAL, "other")), "other")
+
+
+@cache
+def framework_aliases() -> dict[str, str]:
+    """What people call frameworks otherwise, with the name in the contract."""
+    return {alias: name for name in framework_names() for alias in get_framework(name).aliases}
+
+
+def framework_name(value: str) -> str:
+    """The name in the contract for one of everyday use; anything else as it is."""
+    return value if value in framework_names() else framework_aliases().get(value.lower(), value)
+
+
+def _known_framework(value: object) -> str:
+    names = framework_names()
+    if isinstance(value, str) and (name := framework_name(value)) in names:
+        return name
+    close = nearest(value, names) if isinstance(value, str) else []
+    hint = f" (did you mean {' or '.join(close)}?)" if close else ""
+    raise PydanticCustomError("framework", "{reason}", {"reason": f"allowed: {', '.join(names)}{hint}"})
+
+
+FrameworkName = Annotated[
+    str,
+    BeforeValidator(_known_framework),
+    Field(json_schema_extra=lambda schema: schema.update(enum=[*framework_names()])),
+]
+
+
+class RuleData(StrictModel):
     """One row of a framework's rules; `values` only if the check compares with a list."""
 
     check: str
     field: str
     reason: str
     source: str
-    values: tuple[int | str, ...] = ()
+    values: Annotated[tuple[int | str, ...], FromList] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class FrameworkData:
-    """Defaults for what a plan leaves open (`vpp` 0: as many chunks as the layers allow), and rules in the
-    order they are checked. `recompute_layers`: whether it can recompute only some layers of a stage.
-    `practice`: what its users do beyond the rules. `writable`: the values that its own configuration can
-    express, if not all."""
+class FrameworkData(StrictModel):
+    """Defaults for what a plan leaves open, and rules in the order they are checked."""
 
     name: str
+    aliases: Annotated[tuple[str, ...], FromList] = ()
     vpp: int
+    """0: as many chunks as the layers allow."""
     etp: int
     sequence_parallel: bool
     sharding_stage: int
     schedule: str
     schedule_interleaved: str
-    recompute_layers: bool
-    rules: tuple[RuleData, ...]
-    practice: tuple[RuleData, ...]
-    writable: Mapping[str, tuple[PlanValue, ...]]
+    recompute_layers: bool = False
+    """Whether it can recompute only some layers of a stage."""
+    rules: Annotated[tuple[RuleData, ...], FromList] = ()
+    practice: Annotated[tuple[RuleData, ...], FromList] = ()
+    """What its users do beyond the rules."""
+    writable: dict[str, Annotated[tuple[int | str | bool, ...], FromList]] = Field(default_factory=dict)
+    """The values that its own configuration can express, if not all."""
 
 
 @cache
 def get_framework(name: str) -> FrameworkData:
     """The facts of a framework; a name that passed `TrainingSpec` always has a file."""
-    data = framework_table(name)
-    rules, practice = (
-        tuple(_rule(name, row) for row in data.get(part, [])) for part in ("rules", "practice")
-    )
-    writable = {field: tuple(values) for field, values in data.get("writable", {}).items()}
-    try:
-        defaults = {"recompute_layers": False, **data["defaults"]}
-        return FrameworkData(name=name, rules=rules, practice=practice, writable=writable, **defaults)
-    except (KeyError, TypeError) as error:
-        raise DataError(f"kb_seed/frameworks/{name}.toml: bad defaults: {error}") from error
+    table = framework_table(name)
+    parts = {key: table[key] for key in ("aliases", "rules", "practice", "writable") if key in table}
+    return read_row(FrameworkData, name, {"name": name, **table.get("defaults", {}), **parts})
 
 
 @cache
 def get_general_rules(part: str = "rules") -> tuple[RuleData, ...]:
     """Rules that follow from the meaning of the fields, and practice, whatever the framework."""
-    return tuple(_rule(GENERAL, row) for row in framework_table(GENERAL)[part])
+    return tuple(read_row(RuleData, GENERAL, row) for row in framework_table(GENERAL)[part])
 
 
 @cache
@@ -83,74 +109,9 @@ def framework_table(name: str) -> dict[str, Any]:
         raise DataError(f"kb_seed/frameworks/{name}.toml: {error}") from error
 
 
-def _rule(name: str, row: dict[str, Any]) -> RuleData:
+def read_row(cls: type[ModelT], framework: str, row: object) -> ModelT:
+    """A part of a framework's data file, checked."""
     try:
-        return RuleData(**(row | {"values": tuple(row.get("values", ()))}))
-    except TypeError as error:
-        raise DataError(f"kb_seed/frameworks/{name}.toml: bad rule {row.get('check')}: {error}") from error
-
-
-def _stated_fields() -> dict[str, Any]:
-    """The fields of `Plan`; one that may be open takes null too and may be absent."""
-    fields: dict[str, Any] = {}
-    for name, field in Plan.model_fields.items():
-        validators = [item for item in field.metadata if isinstance(item, BeforeValidator)]
-        bounds = [item for item in field.metadata if item not in validators]
-        is_open = PLAN_ROLES[name].may_be_open
-        # Bounds stay outside of the union with null: there pydantic writes them into the JSON schema.
-        annotation: Any = Annotated[field.annotation, *validators, None]
-        fields[name] = (
-            Annotated[annotation | None if is_open else annotation, *bounds],
-            None if is_open else ...,
-        )
-    return fields
-
-
-if TYPE_CHECKING:
-
-    class StatedPlan(Record):
-        """Has the fields of `Plan`, derived below; the search for types sees those that are read by name."""
-
-        dp_shard: int | None
-        micro_batch_size: int
-
-else:
-    StatedPlan = create_model(
-        "StatedPlan",
-        __base__=Record,
-        __module__=__name__,
-        __doc__="A plan as written: null or absent if the source did not say.",
-        **_stated_fields(),
-        zero_stage_known=(bool | None, None),
-    )
-
-
-class StatedCluster(Record):
-    """A cluster as written; the node size may be left to the device."""
-
-    name: str | None = Field(None, min_length=1, max_length=MAX_NAME)
-    device: str = Field(min_length=1, max_length=100)
-    num_devices: Integer = Field(ge=1, le=MAX_DEVICES)
-    devices_per_node: Integer | None = Field(None, ge=1, le=MAX_DEVICES)
-    overrides: JsonObject | None = None
-    topology: JsonObject | None = None
-
-
-def resolve_defaults(stated: StatedPlan, framework: str, num_hidden_layers: int) -> Plan:
-    """The plan that would really run: open fields get what the framework does by default."""
-    data, plan = get_framework(framework), stated.model_dump(exclude={"zero_stage_known"})
-    pp, is_split = plan["pp"], plan["sequence_parallel"]
-    deepest = max(num_hidden_layers // pp, 1) if pp > 1 else 1
-    vpp = plan["vpp"] or data.vpp or deepest
-    usual = data.schedule_interleaved if vpp > 1 else data.schedule
-    plan |= {
-        "vpp": vpp,
-        "ep": plan["ep"] or 1,
-        "etp": plan["etp"] or data.etp,
-        "dp_shard": plan["dp_shard"] or 1,
-        # One stage has no schedule, and one tensor rank nothing to split a sequence over.
-        "schedule": plan["schedule"] if plan["schedule"] and pp > 1 else usual,
-        "sequence_parallel": (data.sequence_parallel if is_split is None else is_split) and plan["tp"] > 1,
-    }
-    resolved = Plan.model_validate(plan)
-    return resolved if stated.dp_shard else resolved.sharded_over_all()
+        return cls.model_validate(row)
+    except ValidationError as error:
+        raise DataError(f"kb_seed/frameworks/{framework}.toml: {input_error(error, cls)}") from error

@@ -7,33 +7,27 @@ exports write them and imports read them back.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field, model_validator
 
-from tools.errors import DataError
 from tools.hardware import get_device
-from tools.scenario.columns import BoolArray, Facts, columns_of, encode_value, equals
-from tools.scenario.frameworks import framework_table
+from tools.scenario.columns import BoolArray, PlanColumns, PlanFacts, encode_value, equals
+from tools.scenario.fields import FromList, StrictModel
+from tools.scenario.frameworks import framework_table, read_row
 from tools.scenario.spec import Scenario, TrainingSpec
 
 SettingValue = bool | str
 PLAN_SETTINGS = ("schedule", "recompute_modules")
 """Levers that are fields of the plan; all others are fields of `training`."""
 FULL_RECOMPUTE = encode_value("recompute", "full")
-
-
-def _is_moe(facts: Facts) -> BoolArray:
-    return np.asarray(facts.model.is_moe)
-
-
-NEEDS: Mapping[str, Callable[[Facts], BoolArray]] = {
-    "experts": _is_moe,
-    "dense": lambda facts: ~_is_moe(facts),
+NEEDS: Mapping[str, Callable[[PlanFacts], BoolArray]] = {
+    "experts": lambda facts: np.asarray(facts.model.is_moe),
+    "dense": lambda facts: np.asarray(not facts.model.is_moe),
     "latent_attention": lambda facts: np.asarray(bool(facts.model.kv_lora_rank)),
-    "experts_apart": lambda facts: _is_moe(facts) & (facts.plan.ep > 1),
+    "experts_apart": lambda facts: facts.model.is_moe & (facts.plan.ep > 1),
     "experts_together": lambda facts: equals(facts.plan.ep, 1),
     "sequence_parallel": lambda facts: facts.plan.sequence_parallel & (facts.plan.tp > 1),
     "data_parallel": lambda facts: facts.plan.data_ranks > 1,
@@ -46,36 +40,46 @@ NEEDS: Mapping[str, Callable[[Facts], BoolArray]] = {
     "half_precision": lambda facts: np.asarray(facts.training.precision != "fp32"),
     "unquantized": lambda facts: np.asarray(facts.training.precision in ("fp32", "fp16", "bf16")),
     "on_device": lambda facts: np.asarray(not facts.training.optimizer_offload),
+    "static_dispatch": lambda facts: np.asarray(facts.training.moe_dispatcher == "hybridep"),
+    "bf16": lambda facts: np.asarray(facts.training.precision == "bf16"),
+    "whole_gradients": lambda facts: facts.plan.sharding_stage < 2,
     "not_gathered": lambda facts: np.asarray(facts.training.moe_dispatcher != "allgather"),
 }
 """What a lever may need of the workload and the plan, by the words of the data files."""
 
 
-@dataclass(frozen=True, slots=True)
-class Lever:
-    """One value of one setting."""
-
+class Lever(StrictModel):
     setting: str
     value: SettingValue
     source: str
     since: str = ""
     """The month of the release that brought it, as `training.software_date`; "": always there."""
-    needs: tuple[str, ...] = ()
+    needs: Annotated[tuple[str, ...], FromList] = ()
     """Names of `NEEDS`; all must hold."""
-    generations: tuple[str, ...] = ()
+    generations: Annotated[tuple[str, ...], FromList] = ()
     """Device generations that run it; empty: all."""
-    without_modules: tuple[str, ...] = ()
+    without_modules: Annotated[tuple[str, ...], FromList] = ()
     """Modules that must not be recomputed beside it."""
+    is_searched: bool = True
+    """False: it changes numerics or what is measured, so it is written and read, never proposed."""
     is_default: bool = False
     """What the framework does if its configuration says nothing."""
-    writes: Mapping[str, bool | int | str] = field(default_factory=dict)
+    writes: dict[str, bool | int | str] = Field(default_factory=dict)
     """What the framework's configuration says, by its own names; empty if the exporter derives it."""
+
+    @model_validator(mode="after")
+    def _has_known_names(self) -> "Lever":
+        if unknown := set(self.needs) - NEEDS.keys():
+            raise ValueError(f"no need is called {', '.join(sorted(unknown))}")
+        if self.setting not in (*PLAN_SETTINGS, *TrainingSpec.model_fields):
+            raise ValueError(f"no setting is called {self.setting}")
+        return self
 
     def is_released(self, training: TrainingSpec) -> bool:
         """Without a date the newest release is meant."""
         return training.software_date is None or training.software_date >= self.since
 
-    def fits(self, facts: Facts) -> BoolArray:
+    def fits(self, facts: PlanFacts) -> BoolArray:
         """The plans that meet all its needs."""
         fits: BoolArray = np.asarray(True)
         for need in self.needs:
@@ -87,14 +91,14 @@ class Lever:
         plan = scenario.plan
         if plan is None or {*self.without_modules} & {*(plan.recompute_modules or ())}:
             return False
-        facts = Facts(scenario.model, scenario.cluster, scenario.training, columns_of([plan]))
+        facts = PlanFacts(scenario.model, scenario.cluster, scenario.training, PlanColumns.of([plan]))
         return bool(np.all(self.fits(facts)))
 
 
 @cache
 def framework_levers(framework: str) -> tuple[Lever, ...]:
     """All levers of a framework, whatever the release and the device."""
-    return tuple(_lever(framework, row) for row in framework_table(framework).get("levers", []))
+    return tuple(read_row(Lever, framework, row) for row in framework_table(framework).get("levers", []))
 
 
 def offered_levers(scenario: Scenario) -> tuple[Lever, ...]:
@@ -105,20 +109,3 @@ def offered_levers(scenario: Scenario) -> tuple[Lever, ...]:
         for lever in framework_levers(scenario.training.framework)
         if lever.is_released(scenario.training) and (not lever.generations or generation in lever.generations)
     )
-
-
-def _lever(framework: str, row: dict[str, Any]) -> Lever:
-    try:
-        lists = {name: tuple(row.get(name, ())) for name in ("needs", "generations", "without_modules")}
-        lever = Lever(**{**row, **lists})
-    except TypeError as error:
-        raise DataError(
-            f"kb_seed/frameworks/{framework}.toml: bad lever {row.get('setting')}: {error}"
-        ) from error
-    if unknown := set(lever.needs) - NEEDS.keys():
-        raise DataError(
-            f"kb_seed/frameworks/{framework}.toml: no need is called {', '.join(sorted(unknown))}"
-        )
-    if lever.setting not in (*PLAN_SETTINGS, *TrainingSpec.model_fields):
-        raise DataError(f"kb_seed/frameworks/{framework}.toml: no setting is called {lever.setting}")
-    return lever

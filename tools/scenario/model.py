@@ -5,16 +5,9 @@ Zero, an empty list or null means "does not have it".
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from tools.scenario.fields import Allowed, FromList, Integer
-
-
-class Record(BaseModel):
-    """Base of all parts of a scenario: immutable, strictly typed, finite, closed to unknown fields."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
-
+from tools.scenario.fields import WHOLE, Allowed, FromList, StrictModel
 
 MAX_LAYERS = 10_000
 MAX_WIDTH = 1_000_000
@@ -22,6 +15,13 @@ MAX_VOCABULARY = 100_000_000
 MAX_EXPERTS = 100_000
 MAX_SEQ_LEN = 100_000_000
 MAX_OTHER_PARAMETERS = 10**13
+
+Size = Annotated[int, Field(ge=1, le=MAX_WIDTH), WHOLE]
+Width = Annotated[int, Field(ge=0, le=MAX_WIDTH), WHOLE]
+WideWidth = Annotated[int, Field(ge=0, le=10 * MAX_WIDTH), WHOLE]
+Experts = Annotated[int, Field(ge=0, le=MAX_EXPERTS), WHOLE]
+Tokens = Annotated[int, Field(ge=0, le=MAX_SEQ_LEN), WHOLE]
+LayerCount = Annotated[int, Field(ge=0, le=MAX_LAYERS), WHOLE]
 
 
 def _absent(value: object) -> bool:
@@ -37,7 +37,7 @@ LayerKind = Literal["attention", "mixer", "parallel", "none"]
 FeedForwardKind = Literal["dense", "moe", "both", "none"]
 
 
-class MixerSpec(Record):
+class MixerSpec(StrictModel):
     """The token mixer of layers that are not softmax attention; widths in elements.
 
     `inner_size` is the width of values (Mamba: channels), `key_size` that of keys over all heads (Mamba 2:
@@ -46,73 +46,74 @@ class MixerSpec(Record):
     """
 
     kind: MixerKind
-    inner_size: Integer = Field(ge=1, le=10 * MAX_WIDTH)
-    key_size: Integer = Field(0, ge=0, le=10 * MAX_WIDTH)
-    state_size: Integer = Field(0, ge=0, le=MAX_WIDTH)
-    num_heads: Integer = Field(0, ge=0, le=MAX_WIDTH)
-    conv_kernel: Integer = Field(0, ge=0, le=1000)
-    low_rank: Integer = Field(0, ge=0, le=MAX_WIDTH)
+    inner_size: Annotated[int, Field(ge=1, le=10 * MAX_WIDTH), WHOLE]
+    key_size: WideWidth = 0
+    state_size: Width = 0
+    num_heads: Width = 0
+    conv_kernel: Annotated[int, Field(ge=0, le=1000), WHOLE] = 0
+    low_rank: Width = 0
 
 
-class ModelSpec(Record):
+class ModelSpec(StrictModel):
     """A decoder, by the names of a Hugging Face config.json."""
 
     name: str = Field("", max_length=200)
-    num_hidden_layers: Integer = Field(ge=1, le=MAX_LAYERS)
-    hidden_size: Integer = Field(ge=1, le=MAX_WIDTH)
-    intermediate_size: Integer = Field(0, ge=0, le=10 * MAX_WIDTH)
-    num_attention_heads: Integer = Field(ge=1, le=MAX_WIDTH)
-    num_key_value_heads: Integer = Field(ge=1, le=MAX_WIDTH)
-    head_dim: Integer = Field(ge=1, le=MAX_WIDTH)
-    vocab_size: Integer = Field(ge=1, le=MAX_VOCABULARY)
+    num_hidden_layers: Annotated[int, Field(ge=1, le=MAX_LAYERS), WHOLE]
+    hidden_size: Size
+    intermediate_size: WideWidth = 0
+    num_attention_heads: Size
+    num_key_value_heads: Size
+    head_dim: Size
+    vocab_size: Annotated[int, Field(ge=1, le=MAX_VOCABULARY), WHOLE]
     gated_mlp: bool = True
     tie_word_embeddings: bool = False
 
-    num_experts: Integer = Field(0, ge=0, le=MAX_EXPERTS)
-    num_experts_per_tok: Integer = Field(0, ge=0, le=MAX_EXPERTS)
-    moe_intermediate_size: Integer = Field(0, ge=0, le=10 * MAX_WIDTH)
+    num_experts: Experts = 0
+    num_experts_per_tok: Experts = 0
+    moe_intermediate_size: WideWidth = 0
     num_shared_experts: float = Field(0.0, ge=0, le=MAX_EXPERTS)
-    shared_expert_intermediate_size: Integer = Field(0, ge=0, le=100 * MAX_WIDTH)
-    first_k_dense_replace: Integer = Field(0, ge=0, le=MAX_LAYERS)
+    shared_expert_intermediate_size: Annotated[int, Field(ge=0, le=100 * MAX_WIDTH), WHOLE] = 0
+    first_k_dense_replace: LayerCount = 0
     moe_layer_freq: Annotated[
-        Annotated[Integer, Field(ge=1, le=MAX_LAYERS)] | tuple[Literal[0, 1], ...],
+        Annotated[int, Field(ge=1, le=MAX_LAYERS), WHOLE] | tuple[Literal[0, 1], ...],
         FromList,
         Allowed(
             f"an integer from 1 to {MAX_LAYERS:,}, or a list of 0 (dense) and 1 (experts), one per layer"
         ),
     ] = 1
     """Every n-th layer holds experts; a tuple has a 1 for each layer that does."""
-    moe_latent_size: Integer = Field(0, ge=0, le=MAX_WIDTH, exclude_if=_absent)
+    moe_latent_size: Width = Field(0, exclude_if=_absent)
     """Width that routed experts read and write; 0: the hidden size."""
-    n_group: Integer = Field(0, ge=0, le=MAX_EXPERTS)
-    topk_group: Integer = Field(0, ge=0, le=MAX_EXPERTS)
+    n_group: Experts = 0
+    topk_group: Experts = 0
 
-    q_lora_rank: Integer = Field(0, ge=0, le=MAX_WIDTH)
-    kv_lora_rank: Integer = Field(0, ge=0, le=MAX_WIDTH)
-    qk_nope_head_dim: Integer = Field(0, ge=0, le=MAX_WIDTH)
-    qk_rope_head_dim: Integer = Field(0, ge=0, le=MAX_WIDTH)
-    v_head_dim: Integer = Field(0, ge=0, le=MAX_WIDTH)
+    q_lora_rank: Width = 0
+    kv_lora_rank: Width = 0
+    qk_nope_head_dim: Width = 0
+    qk_rope_head_dim: Width = 0
+    v_head_dim: Width = 0
 
-    sliding_window: Integer = Field(0, ge=0, le=MAX_SEQ_LEN)
+    sliding_window: Tokens = 0
     sliding_window_every: float = Field(1.0, ge=1, le=MAX_LAYERS)
-    sliding_num_attention_heads: Integer = Field(0, ge=0, le=MAX_WIDTH, exclude_if=_absent)
-    sliding_num_key_value_heads: Integer = Field(0, ge=0, le=MAX_WIDTH, exclude_if=_absent)
-    sliding_head_dim: Integer = Field(0, ge=0, le=MAX_WIDTH, exclude_if=_absent)
+    sliding_num_attention_heads: Width = Field(0, exclude_if=_absent)
+    sliding_num_key_value_heads: Width = Field(0, exclude_if=_absent)
+    sliding_head_dim: Width = Field(0, exclude_if=_absent)
     """Shapes of sliding-window layers; 0: those of the other attention layers."""
-    num_nextn_predict_layers: Integer = Field(0, ge=0, le=100)
+    num_nextn_predict_layers: Annotated[int, Field(ge=0, le=100), WHOLE] = 0
+    """Depths of multi-token prediction as they run, also where one set of weights serves all."""
+    layers_per_nextn: Annotated[int, Field(ge=0, le=100), WHOLE] = Field(0, exclude_if=_absent)
+    """Layers of each depth, where a layer is a mixer or a feed-forward part (Nemotron's "*E": 2); 0: one."""
 
-    index_n_heads: Integer = Field(0, ge=0, le=MAX_WIDTH, exclude_if=_absent)
-    index_head_dim: Integer = Field(0, ge=0, le=MAX_WIDTH, exclude_if=_absent)
-    index_topk: Integer = Field(0, ge=0, le=MAX_SEQ_LEN, exclude_if=_absent)
+    index_n_heads: Width = Field(0, exclude_if=_absent)
+    index_head_dim: Width = Field(0, exclude_if=_absent)
+    index_topk: Tokens = Field(0, exclude_if=_absent)
     """Sparse attention: an indexer scores all keys and attention reads the best (DeepSeek-V3.2)."""
-    num_index_layers: Integer = Field(0, ge=0, le=MAX_LAYERS, exclude_if=_absent)
+    num_index_layers: LayerCount = Field(0, exclude_if=_absent)
     """Layers with an indexer of their own; 0: all, if there is one."""
-    compress_ratios: Annotated[tuple[Annotated[Integer, Field(ge=0, le=MAX_SEQ_LEN)], ...], FromList] = Field(
-        (), exclude_if=_absent
-    )
+    compress_ratios: Annotated[tuple[Tokens, ...], FromList] = Field((), exclude_if=_absent)
     """Per layer: how many keys are compressed into one (DeepSeek-V4); 0: only the window is read."""
-    o_lora_rank: Integer = Field(0, ge=0, le=MAX_WIDTH, exclude_if=_absent)
-    o_groups: Integer = Field(0, ge=0, le=MAX_WIDTH, exclude_if=_absent)
+    o_lora_rank: Width = Field(0, exclude_if=_absent)
+    o_groups: Width = Field(0, exclude_if=_absent)
     attn_output_gate: bool = Field(False, exclude_if=_absent)
     """Queries are projected twice: the second gates the output (Qwen3-Next)."""
 
@@ -129,8 +130,8 @@ class ModelSpec(Record):
     """Empty: one feed-forward part per layer, with experts as `moe_layer_freq` says."""
     left_out: Annotated[tuple[str, ...], FromList, Allowed("a list of names")] = Field((), exclude_if=_absent)
     """Parts of a multimodal model beside the text model, which alone is planned."""
-    other_parameters: Integer = Field(
-        0, ge=-MAX_OTHER_PARAMETERS, le=MAX_OTHER_PARAMETERS, exclude_if=_absent
+    other_parameters: Annotated[int, Field(ge=-MAX_OTHER_PARAMETERS, le=MAX_OTHER_PARAMETERS), WHOLE] = Field(
+        0, exclude_if=_absent
     )
     """What the fields above do not count: biases, position tables, per-layer embeddings; less than 0 if
     parts are shared between layers."""
@@ -138,6 +139,11 @@ class ModelSpec(Record):
     @property
     def is_moe(self) -> bool:
         return self.num_experts > 0
+
+    @property
+    def num_nextn_layers(self) -> int:
+        """That multi-token prediction runs beside the model's own."""
+        return self.num_nextn_predict_layers * max(self.layers_per_nextn, 1)
 
     @property
     def is_mla(self) -> bool:

@@ -3,11 +3,8 @@
 Sources: modeling_*.py of huggingface/transformers.
 """
 
-from collections.abc import Callable
-
-from pydantic import JsonValue
-
-from tools.scenario.fields import JsonObject, usable_count
+from tools.scenario.config import ModelConfig
+from tools.scenario.fields import usable_count
 from tools.scenario.layer_patterns import layer_kinds
 
 _POSITION_TYPES = {"gpt2", "gpt_bigcode", "gpt_neo", "openai-gpt", "opt", "biogpt"}
@@ -19,234 +16,187 @@ _COMPRESS_RATIOS = {
 }
 
 
-def other_fields(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
+def add_other_parts(config: ModelConfig) -> None:
     """Fields of `ModelSpec` that only this family implies."""
-    model_type = fields.get("model_type")
-    if fields.get("other_parameters") is not None or not isinstance(model_type, str):
-        return {}
-    hidden = usable_count(fields.get("hidden_size"))
-    implied: JsonObject = {}
-    if model_type in _POSITION_TYPES:
-        rows = usable_count(fields.get("n_positions")) or usable_count(fields.get("max_position_embeddings"))
-        implied["other_parameters"] = (rows + (2 if model_type in ("opt", "biogpt") else 0)) * hidden
-    if (narrow := usable_count(fields.get("word_embed_proj_dim"))) and narrow != hidden:
+    if config.get("other_parameters") is not None or not config.model_type:
+        return
+    hidden = config.count("hidden_size")
+    if config.model_type in _POSITION_TYPES:
+        rows = config.count("n_positions", "max_position_embeddings")
+        rows += 2 if config.model_type in ("opt", "biogpt") else 0
+        config.spec["other_parameters"] = rows * hidden
+    if (narrow := config.count("word_embed_proj_dim")) and narrow != hidden:
         # OPT-350M: narrow embeddings, projected in and out
-        vocabulary = usable_count(fields.get("vocab_size"))
-        implied["other_parameters"] = usable_count(implied.get("other_parameters")) + (
-            vocabulary * (narrow - hidden) + 2 * narrow * hidden
-        )
-    if family := _FAMILIES.get(str(fields.get("hub_type"))) or _FAMILIES.get(model_type):
-        implied |= family(fields, canonical, count)
-    return implied
+        projected = config.count("vocab_size") * (narrow - hidden) + 2 * narrow * hidden
+        config.spec["other_parameters"] = usable_count(config.spec.get("other_parameters")) + projected
+    families = {
+        "gemma4_text": _add_gemma4,
+        "gemma4_unified_text": _add_gemma4,
+        "gemma3n_text": _add_gemma3n,
+        "deepseek_v4": _add_deepseek_v4,
+        "glm_moe_dsa": _add_sparse_index,
+        "minimax_m3_vl_text": _add_sparse_blocks,
+        "zamba": _add_zamba,
+        "zamba2": _add_zamba,
+        "recurrent_gemma": _add_half_width,
+        "qwen": _add_half_width,
+        "arctic": _add_arctic,
+        "lfm2": _add_lfm2,
+        "minicpm3": _add_value_heads,
+        "mamba": _add_channels,
+        "mamba2": _add_channels,
+        "falcon_mamba": _add_channels,
+    }
+    if add := families.get(str(config.get("hub_type"))) or families.get(config.model_type):
+        add(config)
 
 
-def describe_left_out(name: str, block: JsonValue) -> str:
-    """A part beside the text model, with its size if its shape is known (vision towers of Qwen3-VL and
-    3.5)."""
-    names = (
-        *("depth", "hidden_size", "intermediate_size"),
-        *("patch_size", "spatial_merge_size", "out_hidden_size"),
-    )
-    sizes = {key: usable_count(block.get(key)) for key in names} if isinstance(block, dict) else {}
-    if not isinstance(block, dict) or not all(sizes.values()) or "num_position_embeddings" not in block:
-        return name
-    depth, hidden, width, patch, merge, out = sizes.values()
-    pixels = 3 * (usable_count(block.get("temporal_patch_size")) or 2) * patch * patch
-    merged = hidden * merge * merge
-    outlet = merged * (merged + 1) + (merged + 1) * out
-    outlets = block.get("deepstack_visual_indexes")
-    deep = len(outlets) if isinstance(outlets, list) else 0
-    layer = 4 * hidden * (hidden + 1) + hidden * (2 * width + 1) + width + 4 * hidden
-    table = (pixels + 1 + usable_count(block.get("num_position_embeddings"))) * hidden
-    total = table + depth * layer + 2 * hidden + outlet + deep * (2 * merged + outlet)
-    return f"{name} ({total:,} parameters)"
-
-
-def _gemma4(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
-    """Full layers have wider heads; experts stand beside the dense part; tables per layer in the small
-    ones."""
-    hidden, heads = usable_count(fields.get("hidden_size")), usable_count(fields.get("num_attention_heads"))
-    kv_heads = usable_count(canonical.get("num_key_value_heads"))
-    full = sum(kind == "full_attention" for kind in layer_kinds(fields, count)) or count // 6
-    global_dim = usable_count(fields.get("global_head_dim")) or 512
-    global_kv = usable_count(fields.get("num_global_key_value_heads")) or kv_heads
-    implied: JsonObject = {
+def _add_gemma4(config: ModelConfig) -> None:
+    """Wider heads in full layers; experts beside the dense part; tables per layer in the small ones."""
+    spec, count, kinds, hidden = config.spec, config.layers, layer_kinds(config), config.count("hidden_size")
+    kv_heads, local_dim = usable_count(spec.get("num_key_value_heads")), usable_count(spec.get("head_dim"))
+    full = sum(kind == "full_attention" for kind in kinds) or count // 6
+    global_dim = config.count("global_head_dim") or 512
+    global_kv = config.count("num_global_key_value_heads") or kv_heads
+    spec |= {
+        "sliding_head_dim": spec.get("head_dim"),
+        "sliding_num_key_value_heads": kv_heads,
+        "sliding_num_attention_heads": config.count("num_attention_heads"),
         "head_dim": global_dim,
         "num_key_value_heads": global_kv,
-        "sliding_head_dim": canonical.get("head_dim"),
-        "sliding_num_key_value_heads": kv_heads,
-        "sliding_num_attention_heads": heads,
     }
-    other = _per_layer_tables(fields, count)
+    other = _per_layer_tables(config)
     # the last layers reuse keys and values of earlier ones
-    shared = min(usable_count(fields.get("num_kv_shared_layers")), count)
-    for kind in layer_kinds(fields, count)[count - shared :]:
-        wide = kind == "full_attention"
-        local_dim = usable_count(canonical.get("head_dim"))
-        other -= 2 * hidden * (global_kv * global_dim if wide else kv_heads * local_dim)
-    if shared and fields.get("use_double_wide_mlp") is True:
-        width = usable_count(fields.get("intermediate_size"))
+    shared = min(config.count("num_kv_shared_layers"), count)
+    for kind in kinds[count - shared :]:
+        other -= 2 * hidden * (global_kv * global_dim if kind == "full_attention" else kv_heads * local_dim)
+    if shared and config.is_true("use_double_wide_mlp"):
+        width = config.count("intermediate_size")
         mean = round(width * (count + shared) / count)
         other += 3 * hidden * (width * (count + shared) - mean * count)
-        implied["intermediate_size"] = mean
-    if fields.get("attention_k_eq_v") is True:
+        spec["intermediate_size"] = mean
+    if config.is_true("attention_k_eq_v"):
         other -= full * hidden * global_kv * global_dim
-    if fields.get("enable_moe_block") is True:
-        both: list[JsonValue] = ["both"] * count
-        implied["ffn_types"] = both
+    if config.is_true("enable_moe_block"):
+        spec["ffn_types"] = ["both"] * count
     else:
-        implied |= {"num_experts": 0, "num_experts_per_tok": 0}
-    return {**implied, "other_parameters": other}
+        spec |= {"num_experts": 0, "num_experts_per_tok": 0}
+    spec["other_parameters"] = other
 
 
-def _per_layer_tables(fields: JsonObject, count: int) -> int:
-    """Gemma 3n and 4: an embedding per layer, its projection from the hidden state, and a gate in every
-    layer."""
-    hidden = usable_count(fields.get("hidden_size"))
-    width = usable_count(fields.get("hidden_size_per_layer_input"))
-    rows = usable_count(fields.get("vocab_size_per_layer_input"))
-    return width * (rows * count + hidden * count + 2 * hidden * count)
+def _per_layer_tables(config: ModelConfig) -> int:
+    """Gemma 3n and 4: an embedding per layer, its projection from the hidden state, a gate per layer."""
+    hidden, rows = config.count("hidden_size"), config.count("vocab_size_per_layer_input")
+    return config.count("hidden_size_per_layer_input") * config.layers * (rows + 3 * hidden)
 
 
-def _gemma3n(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
+def _add_gemma3n(config: ModelConfig) -> None:
     """Tables per layer, a low-rank residual per layer, and products between the parallel residual streams."""
-    hidden, streams = usable_count(fields.get("hidden_size")), usable_count(fields.get("altup_num_inputs"))
-    other = _per_layer_tables(fields, count) + 2 * hidden * usable_count(fields.get("laurel_rank")) * count
-    widths = fields.get("intermediate_size")
-    implied: JsonObject = {"other_parameters": other + 2 * max(streams - 1, 0) * hidden * hidden}
-    if isinstance(widths, list) and widths and len(set(map(str, widths))) == 1:
-        implied["intermediate_size"] = widths[0]
-    return implied
+    hidden, streams = config.count("hidden_size"), config.count("altup_num_inputs")
+    residuals = 2 * hidden * config.count("laurel_rank") * config.layers
+    products = 2 * max(streams - 1, 0) * hidden * hidden
+    config.spec["other_parameters"] = _per_layer_tables(config) + residuals + products
+    widths = config.items("intermediate_size")
+    if len(set(map(str, widths))) == 1:
+        config.spec["intermediate_size"] = widths[0]
 
 
-def _deepseek_v4(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
-    """Compression per layer, and hyper-connections: several residual streams mixed before and after each
-    part."""
-    ratios = fields.get("compress_ratios")
-    implied: JsonObject = {"v_head_dim": 0, "qk_rope_head_dim": 0}
+def _add_deepseek_v4(config: ModelConfig) -> None:
+    """Compression per layer, and hyper-connections: residual streams mixed around each part."""
+    count, ratios = config.layers, config.get("compress_ratios")
     if not isinstance(ratios, list):
-        kinds = layer_kinds(fields, count)
-        if not kinds:
-            kinds = [
-                "compressed_sparse_attention" if n % 2 else "heavily_compressed_attention"
-                for n in range(count)
-            ]
-            kinds[1:2] = ["heavily_compressed_attention"] * len(kinds[1:2])
-        compressed: list[JsonValue] = [_COMPRESS_RATIOS.get(kind, 0) for kind in kinds]
-        implied["compress_ratios"] = compressed
-    else:
-        implied["compress_ratios"] = ratios[:count]
-    streams, hidden = usable_count(fields.get("hc_mult")), usable_count(fields.get("hidden_size"))
-    implied["other_parameters"] = 2 * count * (2 * streams + streams * streams) * streams * hidden
-    return implied
+        wide, narrow = "heavily_compressed_attention", "compressed_sparse_attention"
+        default = [narrow if n % 2 and n > 1 else wide for n in range(count)]
+        ratios = [_COMPRESS_RATIOS.get(kind, 0) for kind in layer_kinds(config) or default]
+    streams, hidden = config.count("hc_mult"), config.count("hidden_size")
+    config.spec |= {
+        "v_head_dim": 0,
+        "qk_rope_head_dim": 0,
+        "compress_ratios": ratios[:count],
+        "other_parameters": 2 * count * (2 * streams + streams * streams) * streams * hidden,
+    }
 
 
-def _sparse_index(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
+def _add_sparse_index(config: ModelConfig) -> None:
     """GLM-5.2: some layers reuse the keys that an earlier layer's indexer chose."""
-    types = fields.get("indexer_types")
-    own = sum(kind == "full" for kind in types[:count]) if isinstance(types, list) else 0
-    return {"num_index_layers": own}
+    types = config.items("indexer_types")[: config.layers]
+    config.spec["num_index_layers"] = sum(kind == "full" for kind in types)
 
 
-def _sparse_blocks(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
+def _add_sparse_blocks(config: ModelConfig) -> None:
     """MiniMax-M3: an indexer chooses blocks of keys, on some of the layers."""
-    stated = fields.get("sparse_attention_config")
-    block = stated if isinstance(stated, dict) else {}
-    heads = usable_count(block.get("sparse_num_index_heads")) or usable_count(fields.get("index_n_heads"))
-    dim = usable_count(block.get("sparse_index_dim")) or usable_count(fields.get("index_head_dim"))
-    size = usable_count(block.get("sparse_block_size")) or usable_count(fields.get("index_block_size"))
-    blocks = usable_count(block.get("sparse_topk_blocks")) or usable_count(fields.get("index_topk_blocks"))
-    flags = block.get("sparse_attention_freq")
-    own = sum(flag == 1 for flag in flags[:count]) if isinstance(flags, list) else 0
-    sizes: JsonObject = {"index_n_heads": heads, "index_head_dim": dim, "index_topk": size * blocks}
-    return {**sizes, "num_index_layers": own}
+    block = config.section("sparse_attention_config")
+    size = block.count("sparse_block_size") or config.count("index_block_size")
+    blocks = block.count("sparse_topk_blocks") or config.count("index_topk_blocks")
+    flags = block.items("sparse_attention_freq")[: config.layers]
+    config.spec |= {
+        "index_n_heads": block.count("sparse_num_index_heads") or config.count("index_n_heads"),
+        "index_head_dim": block.count("sparse_index_dim") or config.count("index_head_dim"),
+        "index_topk": size * blocks,
+        "num_index_layers": sum(flag == 1 for flag in flags),
+    }
 
 
-def _pure_mixer(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
+def _add_channels(config: ModelConfig) -> None:
     """Mamba has no attention: tensor parallelism divides its channels or heads."""
-    mixer = canonical.get("mixer")
-    sizes = mixer if isinstance(mixer, dict) else {}
-    heads = usable_count(sizes.get("num_heads")) or usable_count(sizes.get("inner_size"))
-    dim = usable_count(sizes.get("inner_size")) // max(heads, 1)
-    return {
+    mixer = ModelConfig(config.spec).section("mixer")
+    heads = mixer.count("num_heads", "inner_size")
+    config.spec |= {
         "num_attention_heads": heads,
         "num_key_value_heads": heads,
-        "head_dim": dim,
+        "head_dim": mixer.count("inner_size") // max(heads, 1),
         "intermediate_size": 0,
     }
 
 
-def _zamba(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
+def _add_zamba(config: ModelConfig) -> None:
     """A transformer block of twice the width, shared by all hybrid layers, with a product after each use."""
-    hidden, heads = usable_count(fields.get("hidden_size")), usable_count(fields.get("num_attention_heads"))
-    width = usable_count(fields.get("intermediate_size")) or 4 * hidden
-    hybrid = sum(kind == "hybrid" for kind in layer_kinds(fields, count))
-    blocks = usable_count(fields.get("num_mem_blocks")) or 1
+    hidden, heads = config.count("hidden_size"), config.count("num_attention_heads")
+    width = config.count("intermediate_size") or 4 * hidden
+    hybrid = sum(kind == "hybrid" for kind in layer_kinds(config))
     block = 14 * hidden * hidden + 3 * hidden * width
-    shared = blocks * block + hybrid * hidden * hidden
-    if fields.get("model_type") == "zamba2":
-        rank = usable_count(fields.get("adapter_rank"))
+    shared = (config.count("num_mem_blocks") or 1) * block + hybrid * hidden * hidden
+    if config.model_type == "zamba2":
+        rank = config.count("adapter_rank")
         shared += hybrid * rank * (hidden + 2 * width)
-        shared += hybrid * 12 * rank * hidden if fields.get("use_shared_attention_adapter") is True else 0
-    counted = hybrid * (8 * hidden * hidden + 3 * hidden * width)
-    return {
+        shared += hybrid * 12 * rank * hidden if config.is_true("use_shared_attention_adapter") else 0
+    config.spec |= {
         "intermediate_size": width,
-        "num_key_value_heads": usable_count(fields.get("num_key_value_heads")) or heads,
+        "num_key_value_heads": config.count("num_key_value_heads") or heads,
         "head_dim": 2 * hidden // max(heads, 1),
-        "other_parameters": shared - counted,
+        "other_parameters": shared - hybrid * (8 * hidden * hidden + 3 * hidden * width),
     }
 
 
-def _half_wide(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
+def _add_half_width(config: ModelConfig) -> None:
     """RecurrentGemma and the first Qwen state the width of both halves of the gated part together."""
-    return {"intermediate_size": usable_count(fields.get("intermediate_size")) // 2}
+    config.spec["intermediate_size"] = config.count("intermediate_size") // 2
 
 
-def _arctic(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
+def _add_arctic(config: ModelConfig) -> None:
     """Experts beside a dense part that is as wide as the hidden state (Snowflake Arctic)."""
-    every = usable_count(fields.get("moe_layer_frequency")) or 1
-    kinds: list[JsonValue] = ["dense" if (layer + 1) % every else "both" for layer in range(count)]
-    return {
-        "intermediate_size": fields.get("hidden_size"),
-        "moe_intermediate_size": fields.get("intermediate_size"),
-        "ffn_types": kinds,
+    every = config.count("moe_layer_frequency") or 1
+    config.spec |= {
+        "intermediate_size": config.get("hidden_size"),
+        "moe_intermediate_size": config.get("intermediate_size"),
+        "ffn_types": ["dense" if layer % every else "both" for layer in range(1, config.layers + 1)],
     }
 
 
-def _lfm2(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
+def _add_lfm2(config: ModelConfig) -> None:
     """The stated width is adjusted: two thirds, times a factor, up to a multiple."""
-    width = usable_count(fields.get("block_ff_dim")) or usable_count(fields.get("intermediate_size"))
-    if fields.get("block_auto_adjust_ff_dim") is True:
+    width = config.count("block_ff_dim", "intermediate_size")
+    if config.is_true("block_auto_adjust_ff_dim"):
         width = int(2 * width / 3)
-        factor = fields.get("block_ffn_dim_multiplier")
-        multiple = usable_count(fields.get("block_multiple_of")) or 256
+        factor, multiple = config.get("block_ffn_dim_multiplier"), config.count("block_multiple_of") or 256
         if isinstance(factor, int | float):
             width = multiple * -(-int(factor * width) // multiple)
-    tied = fields.get("tie_embedding")
-    return {"intermediate_size": width, **({"tie_word_embeddings": tied} if isinstance(tied, bool) else {})}
+    config.spec["intermediate_size"] = width
+    if isinstance(tied := config.get("tie_embedding"), bool):
+        config.spec["tie_word_embeddings"] = tied
 
 
-def _value_heads(fields: JsonObject, canonical: JsonObject, count: int) -> JsonObject:
+def _add_value_heads(config: ModelConfig) -> None:
     """MiniCPM3: values of a head as wide as the hidden size allows."""
-    heads, hidden = usable_count(fields.get("num_attention_heads")), usable_count(fields.get("hidden_size"))
-    return {"v_head_dim": usable_count(fields.get("v_head_dim")) or hidden // max(heads, 1)}
-
-
-_FAMILIES: dict[str, Callable[[JsonObject, JsonObject, int], JsonObject]] = {
-    "gemma4_text": _gemma4,
-    "deepseek_v4": _deepseek_v4,
-    "glm_moe_dsa": _sparse_index,
-    "minimax_m3_vl_text": _sparse_blocks,
-    "gemma4_unified_text": _gemma4,
-    "gemma3n_text": _gemma3n,
-    "zamba": _zamba,
-    "zamba2": _zamba,
-    "recurrent_gemma": _half_wide,
-    "qwen": _half_wide,
-    "arctic": _arctic,
-    "lfm2": _lfm2,
-    "minicpm3": _value_heads,
-    "mamba": _pure_mixer,
-    "mamba2": _pure_mixer,
-    "falcon_mamba": _pure_mixer,
-}
+    heads, hidden = config.count("num_attention_heads"), config.count("hidden_size")
+    config.spec["v_head_dim"] = config.count("v_head_dim") or hidden // max(heads, 1)

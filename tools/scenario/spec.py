@@ -1,15 +1,85 @@
-"""The typed scenario: model, cluster, training and plan. In a model, zero means "does not have it"."""
+"""The typed scenario: cluster, training and plan, and the whole; the model is in `model.py`."""
 
 from dataclasses import dataclass
+from itertools import dropwhile
 from typing import Annotated, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from tools.scenario.fields import Allowed, FromList, Integer, JsonObject, whole_number
-from tools.scenario.model import MAX_LAYERS, MAX_SEQ_LEN, MAX_WIDTH, ModelSpec, Record
+from tools.scenario.fields import WHOLE, Allowed, FromList, JsonObject, StrictModel
+from tools.scenario.frameworks import FrameworkName
+from tools.scenario.model import MAX_LAYERS, MAX_SEQ_LEN, MAX_WIDTH, ModelSpec
+
+MAX_DEVICES = 1_000_000
+MAX_BATCH = 1_000_000_000
+MAX_NAME = 200
+MAX_PATH = 4096
+MAX_NOTES = 100_000
+MAX_CAPACITY_FACTOR = 1000
+MAX_IMBALANCE = 1000
+FULL_SHARDING = 3
+"""The ZeRO stage that shards weights too, as FSDP does."""
+
+Devices = Annotated[int, Field(ge=1, le=MAX_DEVICES), WHOLE]
+Samples = Annotated[int, Field(ge=1, le=MAX_BATCH), WHOLE]
+Layers = Annotated[int, Field(ge=1, le=MAX_LAYERS), WHOLE]
+Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"]
+Recompute = Literal["none", "selective", "full"]
+RecomputeModule = Literal["core_attn", "layernorm", "mlp", "shared_experts", "moe", "moe_act", "mla_up_proj"]
+"""Parts of a layer, by the names of Megatron-Core's --recompute-modules."""
+PipelineSchedule = Literal["1f1b", "interleaved", "zero_bubble", "gpipe"]
+Network = Literal["rail", "fat-tree", "torus"]
+MoeDispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
+MoeTransport = Literal["nccl", "gpu", "host-proxy"]
+"""Who posts a dispatched message: NCCL's kernels, the device itself (GPU-initiated RDMA), a CPU thread."""
+Fabric = Literal["ib", "roce", "efa", "tcp"]
+"""What joins the nodes, apart from its bandwidth."""
+GraphScope = Literal["attn", "mamba", "mlp", "moe_router", "moe_preprocess", "moe"]
+"""Modules of a layer, by the names of Megatron-Core's --cuda-graph-scope."""
+CudaGraph = Annotated[
+    Literal["none", "scoped", "full"],
+    BeforeValidator(
+        lambda value: ("none", "full")[value] if isinstance(value, bool) else value,
+        json_schema_input_type=Literal["none", "scoped", "full"] | bool,
+    ),
+]
+"""none: every kernel is launched by the host; full: the whole iteration is one graph."""
+StateType = Literal["fp32", "bf16"]
+ScopedModule = Literal[
+    "qkv",
+    "proj",
+    "core_attn",
+    "mlp",
+    "experts",
+    "shared_experts",
+    "router",
+    "latent",
+    "mamba_in",
+    "mamba_out",
+    "lm_head",
+    "mtp",
+    "dispatch",
+]
+"""Products of a model, and the tokens sent to experts, that a recipe may keep in another precision."""
+LoraTarget = Literal["attention", "mlp"]
+Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
+Month = Annotated[str, Field(pattern="^20[0-9]{2}-(0[1-9]|1[0-2])$")]
+PlanValue = int | str | bool | None
+"""A value of a searched plan field; true and false are integers too."""
+
+TOPOLOGY_SYNONYMS = {
+    "fast_domain_devices": "nvlink_domain_size",
+    "nvlink_domain": "nvlink_domain_size",
+    "nvlink_domain_devices": "nvlink_domain_size",
+    "kind": "network",
+    "type": "network",
+    "oversubscription_ratio": "oversubscription",
+    "torus": "torus_dimensions",
+    "torus_dims": "torus_dimensions",
+}
 
 
-class Result(BaseModel):
+class ClosedModel(BaseModel):
     """Base of what ASAP computes: immutable and closed, so that a misspelt field is an error."""
 
     model_config = ConfigDict(
@@ -22,88 +92,50 @@ class Result(BaseModel):
     )
 
 
-MAX_DEVICES = 1_000_000
-MAX_BATCH = 1_000_000_000
-MAX_NAME = 200
-MAX_PATH = 4096
-MAX_NOTES = 100_000
-
-Precision = Literal["fp32", "fp16", "bf16", "fp8", "mxfp8", "nvfp4", "int8"]
-Framework = Literal[
-    "megatron-core",
-    "torchtitan",
-    "torch-fsdp",
-    "torch-fsdp2",
-    "maxtext",
-    "deepspeed",
-    "internevo",
-    "nanotron",
-    "other",
-]
-FRAMEWORK_ALIASES = {
-    "megatron": "megatron-core",
-    "megatron-lm": "megatron-core",
-    "mcore": "megatron-core",
-    "nemo": "megatron-core",
-    "titan": "torchtitan",
-    "fsdp": "torch-fsdp2",
-    "fsdp1": "torch-fsdp",
-    "fsdp2": "torch-fsdp2",
-    "hf": "torch-fsdp2",
-    "huggingface": "torch-fsdp2",
-    "accelerate": "torch-fsdp2",
-}
-"""What people call them. Hugging Face's Trainer and Accelerate run FSDP 2 unless DeepSpeed is configured."""
-
-
-def framework_name(value: object) -> object:
-    """The name in the contract for one of everyday use; anything else as it is."""
-    return FRAMEWORK_ALIASES.get(value.lower(), value) if isinstance(value, str) else value
-
-
-Recompute = Literal["none", "selective", "full"]
-RecomputeModule = Literal["core_attn", "layernorm", "mlp", "shared_experts", "moe", "moe_act", "mla_up_proj"]
-"""Of a layer, by the names of Megatron-Core's --recompute-modules."""
-Schedule = Literal["1f1b", "interleaved", "zero_bubble", "gpipe"]
-Network = Literal["rail", "fat-tree", "torus"]
-MoeDispatcher = Literal["alltoall", "allgather", "deepep", "hybridep"]
-LoraTarget = Literal["attention", "mlp"]
-Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME)]
-Month = Annotated[str, Field(pattern="^20[0-9]{2}-(0[1-9]|1[0-2])$")]
-MAX_CAPACITY_FACTOR = 1000
-FULL_SHARDING = 3
-"""The ZeRO stage that shards weights too, as FSDP does."""
-
-
-class TopologySpec(Record):
+class TopologySpec(StrictModel):
     """What is above the node: the fast-link domain, the network, its oversubscription."""
 
-    nvlink_domain_size: Integer | None = Field(None, ge=1, le=MAX_DEVICES)
+    nvlink_domain_size: Devices | None = None
     network: Network | None = None
     oversubscription: float = Field(1.0, ge=1, le=1000)
-    torus_dimensions: Annotated[
-        tuple[Annotated[Integer, Field(ge=1, le=MAX_DEVICES)], ...] | None, FromList
-    ] = None
+    torus_dimensions: Annotated[tuple[Devices, ...] | None, FromList] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename(cls, stated: object) -> object:
+        if not isinstance(stated, dict):
+            return stated
+        return {TOPOLOGY_SYNONYMS.get(key, key): value for key, value in stated.items()}
 
 
-class ClusterSpec(Record):
-    """The devices a job runs on; `overrides` replaces figures of the hardware catalogue.
+class StatedCluster(StrictModel):
+    """The devices a job runs on, as written: the node size may be left to the device.
 
-    `name` is what the installation calls the cluster: runs reported for it calibrate its predictions.
+    `overrides` replaces figures of the hardware catalogue. `name` is what the installation calls the
+    cluster: runs reported for it calibrate its predictions.
     """
 
-    name: str | None = Field(None, min_length=1, max_length=MAX_NAME)
-    device: str = Field(max_length=100)
-    num_devices: Integer = Field(ge=1, le=MAX_DEVICES)
-    devices_per_node: Integer = Field(ge=1, le=MAX_DEVICES)
-    overrides: JsonObject = Field(default_factory=dict)
+    name: Name | None = None
+    device: str = Field(min_length=1, max_length=100)
+    num_devices: Devices
+    devices_per_node: Devices | None = None
+    overrides: JsonObject | None = None
     topology: TopologySpec | None = None
+    fabric: Fabric | None = None
+    """None: the catalogue's for the device."""
 
 
-class LoraSpec(Record):
+class ClusterSpec(StatedCluster):
+    """The devices a job runs on."""
+
+    devices_per_node: Devices
+    overrides: JsonObject = Field(default_factory=dict)
+
+
+class LoraSpec(StrictModel):
     """Low-rank adapters on frozen base weights, which QLoRA keeps in 4 or 8 bits (`weight_bits`)."""
 
-    rank: Integer = Field(ge=1, le=MAX_WIDTH)
+    rank: Annotated[int, Field(ge=1, le=MAX_WIDTH), WHOLE]
     targets: Annotated[
         tuple[LoraTarget, ...],
         Field(min_length=1),
@@ -113,24 +145,49 @@ class LoraSpec(Record):
     weight_bits: Annotated[Literal[4, 8, 16], Allowed("4, 8 or 16")] = 16
 
 
-class TrainingSpec(Record):
+class PrecisionScope(StrictModel):
+    """Parts that are kept in another precision than the run's."""
+
+    bf16: Annotated[tuple[ScopedModule, ...], FromList] = ()
+    mxfp8: Annotated[tuple[ScopedModule, ...], FromList] = ()
+    bf16_last_layers: Annotated[int, Field(ge=0, le=MAX_LAYERS), WHOLE] = 0
+
+
+class TrainingSpec(StrictModel):
     """The measurement contract: plans are comparable only if it is equal.
 
     From `software_date` on None means "not stated": the newest known software, what its newest recipe does
     for a switch, dropless routing for `capacity_factor`, full training for `lora`.
     """
 
-    seq_len: Integer = Field(ge=1, le=MAX_SEQ_LEN)
-    global_batch_size: Integer = Field(ge=1, le=MAX_BATCH)
+    seq_len: Annotated[int, Field(ge=1, le=MAX_SEQ_LEN), WHOLE]
+    global_batch_size: Samples
     precision: Precision
-    framework: Annotated[Framework, BeforeValidator(framework_name)]
+    framework: FrameworkName
     flash_attention: bool = True
     software_date: Annotated[Month | None, Allowed('a month from 2000 to 2099, as "2026-06"')] = None
     moe_dispatcher: MoeDispatcher | None = None
     overlap_moe_communication: bool | None = None
     overlap_tensor_communication: bool | None = None
     overlap_gradient_communication: bool | None = None
-    cuda_graph: bool | None = None
+    cuda_graph: CudaGraph | None = None
+    cuda_graph_scopes: Annotated[tuple[GraphScope, ...] | None, FromList] = None
+    moe_transport: MoeTransport | None = None
+    routing: Literal["forced", "natural"] | None = None
+    expert_imbalance: Annotated[
+        float | None,
+        Field(ge=1, le=MAX_IMBALANCE),
+        Allowed(f"a number from 1 to {MAX_IMBALANCE:,}: tokens of the busiest rank over the mean"),
+    ] = None
+    compile: bool | None = None
+    precision_scope: PrecisionScope | None = None
+    packed_mean_tokens: Annotated[float | None, Field(ge=1, le=MAX_SEQ_LEN)] = None
+    activation_offload: Annotated[
+        bool | Annotated[int, Field(ge=1, le=MAX_LAYERS), WHOLE] | None,
+        Allowed(f"true, false or how many layers, from 1 to {MAX_LAYERS:,}"),
+    ] = None
+    optimizer_state: StateType | None = None
+    gradient_dtype: StateType | None = None
     fused_loss: bool | None = None
     capacity_factor: Annotated[
         float | None,
@@ -150,22 +207,19 @@ class TrainingSpec(Record):
             del stated["optimizer_offload"]
         words = {True: "on", False: "off"}
         return {
-            name: words[value] if isinstance(value, bool) else str(value) for name, value in stated.items()
+            name: words[value] if isinstance(value, bool) else _in_words(value)
+            for name, value in stated.items()
         }
 
 
-TRAINING_OPTIONS = (
-    "software_date",
-    "moe_dispatcher",
-    "overlap_moe_communication",
-    "overlap_tensor_communication",
-    "overlap_gradient_communication",
-    "cuda_graph",
-    "fused_loss",
-    "capacity_factor",
-    "optimizer_offload",
-    "lora",
-)
+def _in_words(value: object) -> str:
+    if isinstance(value, PrecisionScope):
+        parts = value.model_dump(exclude_defaults=True)
+        return "; ".join(f"{name}: {_in_words(part)}" for name, part in parts.items())
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+TRAINING_OPTIONS = tuple(dropwhile(lambda name: name != "software_date", TrainingSpec.model_fields))
 """Fields of `TrainingSpec` that a scenario may leave out and that change speed at the same plan."""
 
 
@@ -177,62 +231,89 @@ class PlanRole:
     words: tuple[str, ...] = ()
     """How free text may name the field; none: notes cannot set it."""
     may_be_open: bool = False
-    """null or absent means what the framework does by default (`frameworks.resolve_defaults`)."""
+    """null or absent means what the framework does by default (`stated.resolve_defaults`)."""
+    is_axis: bool = False
+    """The sizes of all axes multiply to the number of devices."""
+    is_degree: bool = False
+    """How many ways something is divided: plans in short name it if it is above one."""
     is_searched: bool = True
     """False: kept, shown and priced; searched plans leave it open."""
+    only_with: tuple[str, PlanValue] | None = None
+    """The field that it details, and the value under which it may be stated."""
+    in_short: str = ""
+    """How a plan in short continues if it is stated; {} is the value."""
+    decides: str = ""
+    """What a format without a setting for it cannot say."""
+
+
+def _axis(label: str, *words: str) -> PlanRole:
+    return PlanRole(label, words, is_axis=True, is_degree=True)
+
+
+def _degree(label: str, *words: str) -> PlanRole:
+    return PlanRole(label, words, may_be_open=True, is_degree=True)
 
 
 def _open(label: str, *words: str) -> PlanRole:
     return PlanRole(label, words, may_be_open=True)
 
 
-def _carried(label: str) -> PlanRole:
-    return PlanRole(label, may_be_open=True, is_searched=False)
+def _carried(label: str, only_with: tuple[str, PlanValue], in_short: str, decides: str) -> PlanRole:
+    return PlanRole(
+        label, may_be_open=True, is_searched=False, only_with=only_with, in_short=in_short, decides=decides
+    )
 
 
 def _is_none(value: object) -> bool:
     return value is None
 
 
-class Plan(Record):
+class Plan(StrictModel):
     """A sharding configuration; `recompute` None lets the cost model choose by memory."""
 
     # The one list of plan fields: the columns of the search, the constraints, `StatedPlan` (a plan as a
     # scenario states it), the forms and what notes may set derive from these fields and their `PlanRole`.
-    tp: Annotated[Integer, PlanRole("Tensor parallel", ("tp", "tensor"))] = Field(ge=1, le=MAX_DEVICES)
-    pp: Annotated[Integer, PlanRole("Pipeline stages", ("pp", "pipeline"))] = Field(ge=1, le=MAX_DEVICES)
-    vpp: Annotated[Integer, _open("Chunks per stage", "vpp", "virtual", "interleav")] = Field(
-        ge=1, le=MAX_LAYERS
-    )
-    cp: Annotated[Integer, PlanRole("Context parallel", ("cp", "context"))] = Field(ge=1, le=MAX_DEVICES)
-    ep: Annotated[Integer, _open("Expert parallel", "ep", "expert")] = Field(ge=1, le=MAX_DEVICES)
-    etp: Annotated[Integer, _open("Expert tensor parallel", "etp", "expert tensor")] = Field(
-        ge=1, le=MAX_DEVICES
-    )
-    dp: Annotated[Integer, PlanRole("Data parallel", ("dp", "data parallel", "data-parallel"))] = Field(
-        ge=1, le=MAX_DEVICES
-    )
-    dp_shard: Annotated[Integer, _open("Sharding group", "dp_shard", "shard", "hsdp")] = Field(
-        ge=1, le=MAX_DEVICES
-    )
-    zero_stage: Annotated[Integer, PlanRole("ZeRO stage", ("zero", "fsdp"))] = Field(ge=0, le=FULL_SHARDING)
-    micro_batch_size: Annotated[Integer, PlanRole("Micro-batch", ("micro",))] = Field(ge=1, le=MAX_BATCH)
+    tp: Annotated[Devices, _axis("Tensor parallel", "tp", "tensor")]
+    pp: Annotated[Devices, _axis("Pipeline stages", "pp", "pipeline")]
+    vpp: Annotated[Layers, _degree("Chunks per stage", "vpp", "virtual", "interleav")]
+    cp: Annotated[Devices, _axis("Context parallel", "cp", "context")]
+    ep: Annotated[Devices, _degree("Expert parallel", "ep", "expert")]
+    etp: Annotated[Devices, _degree("Expert tensor parallel", "etp", "expert tensor")]
+    dp: Annotated[Devices, _axis("Data parallel", "dp", "data parallel", "data-parallel")]
+    dp_shard: Annotated[Devices, _open("Sharding group", "dp_shard", "shard", "hsdp")]
+    zero_stage: Annotated[int, Field(ge=0, le=FULL_SHARDING), WHOLE, PlanRole("ZeRO stage", ("zero", "fsdp"))]
+    micro_batch_size: Annotated[Samples, PlanRole("Micro-batch", ("micro",))]
     sequence_parallel: Annotated[bool, _open("Sequence parallel", "sequence")]
     recompute: Annotated[Recompute | None, _open("Recompute", "recomput", "checkpoint", "remat")]
-    schedule: Annotated[Schedule, _open("Pipeline schedule")]
+    schedule: Annotated[PipelineSchedule, _open("Pipeline schedule")]
     recompute_layers: Annotated[
-        Annotated[int, Field(ge=1, le=MAX_LAYERS), BeforeValidator(whole_number)] | None,
-        _carried("Recomputed layers"),
+        Layers | None,
+        _carried(
+            "Recomputed layers",
+            ("recompute", "full"),
+            " of {} layers per stage",
+            "which layers are recomputed",
+        ),
         Allowed(f"an integer from 1 to {MAX_LAYERS:,}"),
     ] = Field(None, exclude_if=_is_none)
     """With full recomputation: how many layers of a stage are recomputed; None: all."""
     recompute_modules: Annotated[
         Annotated[tuple[RecomputeModule, ...], Field(min_length=1)] | None,
         FromList,
-        _carried("Recomputed modules"),
+        _carried("Recomputed modules", ("recompute", "selective"), " of {}", "which modules are recomputed"),
         Allowed(f"a non-empty list of {', '.join(get_args(RecomputeModule))}"),
     ] = Field(None, exclude_if=_is_none)
     """With selective recomputation: what is repeated; None: what the framework's own switch repeats."""
+    reshard_after_forward: Annotated[
+        bool | None,
+        _carried(
+            "Reshard after forward",
+            ("zero_stage", FULL_SHARDING),
+            ", resharded after forward: {}",
+            "whether weights stay gathered until backward",
+        ),
+    ] = Field(None, exclude_if=_is_none)
+    """With ZeRO 3: false gathers a micro-batch's weights once and keeps them until backward."""
 
     @property
     def data_ranks(self) -> int:
@@ -265,14 +346,21 @@ class Plan(Record):
         return self.model_copy(update=sharding(self.zero_stage, min(previous.dp_shard, self.data_ranks)))
 
 
-PlanValue = int | str | None
-"""A value of a searched plan field; true and false are integers too."""
-
-
 PLAN_ROLES = {
     name: next(item for item in field.metadata if isinstance(item, PlanRole))
     for name, field in Plan.model_fields.items()
 }
+SEARCHED_FIELDS = tuple(name for name, role in PLAN_ROLES.items() if role.is_searched)
+"""The plan fields that the search tries values of."""
+CARRIED_FIELDS = tuple(name for name, role in PLAN_ROLES.items() if not role.is_searched)
+"""The plan fields that are stated, shown and priced only."""
+AXES = tuple(name for name, role in PLAN_ROLES.items() if role.is_axis)
+"""The plan fields whose product is the number of devices."""
+MODEL_AXES = tuple(name for name in AXES if name != "dp")
+"""The axes that a plan chooses; data parallelism takes the devices that are left."""
+DEGREES = tuple(name for name, role in PLAN_ROLES.items() if role.is_degree)
+REQUIRED_PLAN_FIELDS = tuple(name for name, role in PLAN_ROLES.items() if not role.may_be_open)
+"""The plan fields that a scenario must state."""
 
 
 def plan_bounds(name: str) -> tuple[int, int]:
@@ -282,18 +370,28 @@ def plan_bounds(name: str) -> tuple[int, int]:
     return low, high
 
 
-SEARCHED_FIELDS = tuple(name for name, role in PLAN_ROLES.items() if role.is_searched)
-"""The plan fields that the search tries values of."""
-REQUIRED_PLAN_FIELDS = tuple(name for name, role in PLAN_ROLES.items() if not role.may_be_open)
-"""The plan fields that a scenario must state."""
-
-
 def sharding(stage: int, ranks: int) -> dict[str, int]:
     """The plan fields of a ZeRO stage over these ranks; without a stage there is no group."""
     return {"zero_stage": stage, "dp_shard": ranks if stage else 1}
 
 
-class Scenario(Record):
+class RunGoal(StrictModel):
+    """What a whole run is to reach, what it costs and what interrupts it: predictions then forecast it."""
+
+    tokens: Annotated[int, Field(ge=1, le=10**16), WHOLE] = Field(
+        10**9, description="trained on in the whole run; absent: per billion"
+    )
+    price_per_device_hour: float | None = Field(None, gt=0, le=10_000)
+    device_hours_between_failures: float | None = Field(
+        None, gt=0, le=1e9, description="that stop the job; Llama 3 had one in 50,700 (arXiv 2407.21783)"
+    )
+    checkpoint_s: float = Field(
+        30.0, gt=0, le=86_400, description="training stands still while one is written"
+    )
+    restart_s: float = Field(600.0, ge=0, le=86_400, description="from a failure to the first step after it")
+
+
+class Scenario(StrictModel):
     """One workload: what is trained, where, under which contract and, where known, by which plan."""
 
     id: str | int | float | None = None
@@ -304,3 +402,4 @@ class Scenario(Record):
     constraints: JsonObject = Field(default_factory=dict)
     traces: str | None = Field(None, max_length=MAX_PATH)
     notes: str | None = Field(None, max_length=MAX_NOTES)
+    run: RunGoal | None = None

@@ -3,6 +3,8 @@
 Names and defaults: huggingface/transformers, src/transformers/models/*/configuration_*.py. Data only.
 """
 
+from tools.scenario.model import ModelSpec
+
 TEXT_BLOCKS = ("text_config", "llm_config", "language_config", "thinker_config", "language_model_config")
 """Where multimodal configurations hold the decoder."""
 SUB_BLOCKS = ("ffn_config", "attn_config")
@@ -49,7 +51,8 @@ INPUTS = {
     "sliding_window_pattern", "use_sliding_window", "attention_chunk_size", "attention_window_size",
     "expansion_ratio", "moe_layers", "moe_layer_end_index", "enable_moe_block", "use_moe",
     # layer patterns
-    "layers_block_type", "hybrid_override_pattern", "block_types", "_block_types", "attn_type_list",
+    "layers_block_type", "hybrid_override_pattern", "mtp_hybrid_override_pattern", "block_types",
+    "_block_types", "attn_type_list",
     "attn_layer_indices", "attn_layer_period", "attn_layer_offset", "expert_layer_period",
     "expert_layer_offset", "full_attn_idxs", "full_attention_interval", "hybrid_layer_pattern",
     "hybrid_layer_ids", "global_attn_every_n_layers", "layer_group_size", "max_window_layers",
@@ -75,23 +78,6 @@ INPUTS = {
     "moe_intermediate_sizes", "zero_expert_num", "laurel_rank", "altup_num_inputs",
 }  # fmt: skip
 
-
-def is_read(name: str) -> bool:
-    """Whether a field of a configuration class says anything about the shape of the model."""
-    return name in SYNONYMS or name in INPUTS or name in SPEC_NAMES
-
-
-SPEC_NAMES = {
-    "num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads",
-    "head_dim", "vocab_size", "tie_word_embeddings", "num_experts", "num_experts_per_tok",
-    "moe_intermediate_size", "num_shared_experts", "shared_expert_intermediate_size",
-    "first_k_dense_replace", "moe_layer_freq", "moe_latent_size", "n_group", "topk_group", "q_lora_rank",
-    "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "sliding_window", "layer_types",
-    "num_nextn_predict_layers", "index_n_heads", "index_head_dim", "index_topk", "compress_ratios",
-    "o_lora_rank", "o_groups", "attn_output_gate",
-}  # fmt: skip
-"""Fields of a ModelSpec that configurations call by the same name."""
-
 # Real fields that look like a known one but mean something else, found by comparing all the names.
 IGNORED = {
     "conf_attention_chunk_size", "conf_num_attention_heads", "encoder_sparse_step", "layer_type",
@@ -100,12 +86,8 @@ IGNORED = {
 }  # fmt: skip
 
 PER_LAYER = {
-    "intermediate_size",
-    "moe_intermediate_size",
-    "num_experts",
-    "num_experts_per_tok",
-    "num_shared_experts",
-}
+    "intermediate_size", "moe_intermediate_size", "num_experts", "num_experts_per_tok", "num_shared_experts",
+}  # fmt: skip
 """Numbers that some families state for every layer."""
 OTHER_MEANINGS = {"zamba2": ("kv_channels", "num_query_groups"), "xlstm": ("num_blocks",)}
 """Synonyms that mean something else in a family."""
@@ -134,13 +116,7 @@ DENSE_WIDTHS = ("intermediate_size_mlp", "dense_intermediate_size")
 EVERY_SECOND_WINDOW_TYPES = {"gemma2", "gpt_oss"}
 NO_WINDOW_BY_DEFAULT_TYPES = {"qwen2", "qwen2_moe", "qwen3", "qwen3_moe"}
 
-TOPOLOGY_SYNONYMS = {
-    "fast_domain_devices": "nvlink_domain_size",
-    "nvlink_domain": "nvlink_domain_size",
-    "nvlink_domain_devices": "nvlink_domain_size",
-    "kind": "network",
-    "type": "network",
-    "oversubscription_ratio": "oversubscription",
-    "torus": "torus_dimensions",
-    "torus_dims": "torus_dimensions",
-}
+
+def is_read(name: str) -> bool:
+    """Whether a field of a configuration class says anything about the shape of the model."""
+    return name in SYNONYMS or name in INPUTS or name in ModelSpec.model_fields

@@ -14,29 +14,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tools.cost.inputs import Array
-from tools.scenario import SEARCHED_FIELDS
-from tools.scenario.columns import CHOICES
-from tools.search.space import Mask, Rows, Table, joined, where
+from tools.physics.inputs import Array
+from tools.scenario import SEARCHED_FIELDS, PlanColumns
+from tools.scenario.columns import CHOICES, BoolArray, RowIndex
 
 SAMPLED = 64
 MAX_EXPLORED = 200_000
 """Timed plans that are handed on for people to look at."""
+TIME, MEMORY = "step_time_s", "memory_bytes"
+COMPRESSION = 5
 
 
 @dataclass(frozen=True)
 class Ranked:
     """Plans that fit, with their time and memory."""
 
-    plans: Table
+    plans: PlanColumns
     step_time_s: Array
     memory_bytes: Array
 
-    def take(self, rows: Mask | Rows) -> "Ranked":
-        return Ranked(where(self.plans, rows), self.step_time_s[rows], self.memory_bytes[rows])
+    def take(self, rows: RowIndex) -> "Ranked":
+        return Ranked(self.plans.take(rows), self.step_time_s[rows], self.memory_bytes[rows])
 
 
-NOTHING = Ranked({}, np.zeros(0), np.zeros(0))
+NOTHING = Ranked(PlanColumns(), np.zeros(0), np.zeros(0))
 
 
 def together(parts: Sequence[Ranked]) -> Ranked:
@@ -44,14 +45,14 @@ def together(parts: Sequence[Ranked]) -> Ranked:
     if not filled:
         return NOTHING
     return Ranked(
-        joined([part.plans for part in filled]),
+        PlanColumns.joined([part.plans for part in filled]),
         np.concatenate([part.step_time_s for part in filled]),
         np.concatenate([part.memory_bytes for part in filled]),
     )
 
 
 def fastest_first(ranked: Ranked) -> Ranked:
-    """Of plans as fast as each other the smallest first."""
+    """Among equally fast plans the smallest comes first."""
     return ranked.take(np.lexsort((ranked.memory_bytes, ranked.step_time_s))) if ranked.plans else ranked
 
 
@@ -76,7 +77,7 @@ def front_of(ranked: Ranked) -> Ranked:
     return ordered.take(on_front(ordered.memory_bytes)) if ordered.plans else ordered
 
 
-def on_front(memory_of_faster_first: Array) -> Mask:
+def on_front(memory_of_faster_first: Array) -> BoolArray:
     """Which plans, sorted by time, need less memory than every faster one."""
     before = np.concatenate([[np.inf], memory_of_faster_first])[: len(memory_of_faster_first)]
     return np.asarray(memory_of_faster_first < np.minimum.accumulate(before))
@@ -88,7 +89,7 @@ def front_bytes(front: Ranked, step_time_s: Array) -> Array:
     return np.concatenate([[np.inf], front.memory_bytes])[behind]
 
 
-class Found:
+class BestSoFar:
     """The best plans so far; what cannot come among them is neither written down nor sorted."""
 
     def __init__(self, limit: int, limit_bytes: float) -> None:
@@ -98,12 +99,12 @@ class Found:
         self._explored: list[Ranked] = []
         self._last_explored_s = np.inf
 
-    def is_open(self, min_s: Array, min_bytes: Array) -> Mask:
+    def is_open(self, min_s: Array, min_bytes: Array) -> BoolArray:
         """Which bounds leave room to fit, and to come among the plans kept or onto the front."""
         gains = (min_s <= self._last_kept_s) | (min_bytes < front_bytes(self.front, min_s))
         return np.asarray(gains & (min_bytes <= self.limit_bytes))
 
-    def wants(self, step_time_s: Array, memory_bytes: Array) -> Mask:
+    def wants(self, step_time_s: Array, memory_bytes: Array) -> BoolArray:
         """Which plans may be kept or shown."""
         is_fast = step_time_s <= max(self._last_kept_s, self._last_explored_s)
         gains = memory_bytes < front_bytes(self._kept_front, step_time_s)
@@ -130,10 +131,6 @@ class Found:
     def _last_kept_s(self) -> float:
         times = self.kept.step_time_s
         return float(times[self.limit - 1]) if len(times) >= self.limit else np.inf
-
-
-TIME, MEMORY = "step_time_s", "memory_bytes"
-COMPRESSION = 5
 
 
 def pack(plans: Ranked) -> bytes:
@@ -164,7 +161,7 @@ def unpack(packed: bytes) -> Ranked:
         start += 4 * count
     empty = np.zeros(0, np.float32)
     return Ranked(
-        {name: columns[name].astype(np.int64) for name in SEARCHED_FIELDS if name in columns},
+        PlanColumns({name: columns[name].astype(np.int64) for name in SEARCHED_FIELDS if name in columns}),
         columns.get(TIME, empty).astype(np.float64),
         columns.get(MEMORY, empty).astype(np.float64),
     )

@@ -6,17 +6,24 @@ follow one another without gaps, so their times add up.
 """
 
 import re
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import msgspec
 import numpy as np
 
-from tools.scenario.spec import Result
-from tools.trace.classify import COMMUNICATION, COMPUTE, Work
-from tools.trace.record import Coverage, Integers, RankTrace, Spans, cover, find_launches, join
+from tools.scenario.spec import ClosedModel
+from tools.trace.classify import COMMUNICATION, COMPUTE, RankWork
+from tools.trace.record import Coverage, RankTrace, Spans, cover, find_launches, join
+
+_STRETCHES = 240
+_WHOLE = 1000
+_STEP_MARK = re.compile(r"ProfilerStep\s?#(\d{1,12})")
+_WARM_UP_RATIO = 1.5
+"""A leading step this much longer than the median of the later ones is warm-up."""
 
 
-class BreakdownUs(Result):
+class BreakdownUs(ClosedModel):
     """Device time in microseconds; compute + exposed communication + memory + idle = total."""
 
     compute_us: float
@@ -57,20 +64,14 @@ class Breakdown:
         return 1 - self.exposed_communication_ns / self.communication_ns
 
     def as_microseconds(self) -> BreakdownUs:
-        """In the names and units of the JSON output."""
         ratio = self.overlap_ratio
-        return BreakdownUs(
-            compute_us=self.compute_ns / 1000,
-            communication_us=self.communication_ns / 1000,
-            exposed_communication_us=self.exposed_communication_ns / 1000,
-            memory_us=self.memory_ns / 1000,
-            idle_us=self.idle_ns / 1000,
-            total_us=self.total_ns / 1000,
-            idle_host_us=self.idle_host_ns / 1000,
-            idle_waiting_us=self.idle_waiting_ns / 1000,
-            idle_unknown_us=self.idle_unknown_ns / 1000,
-            overlap_ratio=None if ratio is None else round(ratio, 6),
-        )
+        return BreakdownUs(**in_microseconds(self), overlap_ratio=None if ratio is None else round(ratio, 6))
+
+
+def in_microseconds(record: object) -> dict[str, float]:
+    """The `_ns` figures of a record, in the names and units of the JSON output."""
+    figures: dict[str, float] = msgspec.to_builtins(record)
+    return {f"{name[:-3]}_us": ns / 1000 for name, ns in figures.items() if name.endswith("_ns")}
 
 
 def add_breakdowns(parts: list[Breakdown]) -> Breakdown:
@@ -90,6 +91,18 @@ class Occupancy:
     busy: Coverage
     idle_host: Coverage
     idle_unknown: Coverage
+
+    @property
+    def start_ns(self) -> int:
+        return int(self.busy.start_ns[0])
+
+    @property
+    def end_ns(self) -> int:
+        return int(self.busy.end_ns[-1])
+
+    def whole(self) -> Breakdown:
+        """The terms from the first event to the end of the last."""
+        return self.breakdown(self.start_ns, self.end_ns) if len(self.busy.start_ns) else Breakdown()
 
     def breakdown(self, start_ns: int, end_ns: int) -> Breakdown:
         """The terms inside one window."""
@@ -111,44 +124,27 @@ class Occupancy:
         )
 
 
-def occupy(work: Work, launches: Spans) -> Occupancy:
-    """Builds the unions once for all windows."""
-    compute = _cover_class(work, COMPUTE)
-    communication = _cover_class(work, COMMUNICATION)
-    busy = cover(work.spans.start_ns, work.spans.end_ns)
-    idle_host, idle_unknown = _split_idle(work, busy, launches)
-    return Occupancy(compute, communication, join(compute, communication), busy, idle_host, idle_unknown)
-
-
-def measure(work: Work, launches: Spans) -> Breakdown:
-    """The breakdown from the first event to the end of the last."""
-    if not len(work.spans):
-        return Breakdown()
-    start_ns, end_ns = int(work.spans.start_ns.min()), int(work.spans.end_ns.max())
-    return occupy(work, launches).breakdown(start_ns, end_ns)
-
-
-def _cover_class(work: Work, work_class: int) -> Coverage:
-    spans = work.of_class(work_class)
-    return cover(spans.start_ns, spans.end_ns)
-
-
-def _split_idle(work: Work, busy: Coverage, launches: Spans) -> tuple[Coverage, Coverage]:
-    """The parts of the gaps that the host caused, and those without a known cause."""
-    gap_start_ns, gap_end_ns = busy.gaps()
-    if work.basis == "host":
-        return cover(gap_start_ns, gap_end_ns), cover(gap_start_ns[:0], gap_end_ns[:0])
-    order = np.argsort(work.spans.start_ns, kind="stable")
-    next_event = order[np.searchsorted(work.spans.start_ns[order], gap_end_ns)]
-    launched = find_launches(work.spans.link[next_event], launches)
-    unknown = ~launched.found
-    host_end_ns = np.clip(launched.end_ns, gap_start_ns, gap_end_ns)
-    late = ~unknown & (host_end_ns > gap_start_ns)
-    return cover(gap_start_ns[late], host_end_ns[late]), cover(gap_start_ns[unknown], gap_end_ns[unknown])
-
-
-_STRETCHES = 240
-_WHOLE = 1000
+def occupy(work: RankWork, launches: Spans) -> Occupancy:
+    """The unions, once for all windows; a gap is the host's until its next event was launched."""
+    compute, communication = work.of_class(COMPUTE).cover(), work.of_class(COMMUNICATION).cover()
+    busy = work.spans.cover()
+    start_ns, end_ns = busy.gaps()
+    late = np.full(len(start_ns), work.basis == "host")
+    unknown, host_end_ns = ~late, end_ns
+    if work.basis == "device":
+        order = np.argsort(work.spans.start_ns, kind="stable")
+        next_event = order[np.searchsorted(work.spans.start_ns[order], end_ns)]
+        found, calls = find_launches(work.spans.link[next_event], launches)
+        host_end_ns = np.clip(calls.end_ns, start_ns, end_ns)
+        late, unknown = found & (host_end_ns > start_ns), ~found
+    return Occupancy(
+        compute=compute,
+        communication=communication,
+        compute_or_communication=join(compute, communication),
+        busy=busy,
+        idle_host=cover(start_ns[late], host_end_ns[late]),
+        idle_unknown=cover(start_ns[unknown], end_ns[unknown]),
+    )
 
 
 class Timeline(msgspec.Struct, frozen=True):
@@ -161,8 +157,8 @@ class Timeline(msgspec.Struct, frozen=True):
     memory: list[int]
 
 
-def draw_timeline(occupancy: Occupancy, start_ns: int, end_ns: int) -> Timeline:
-    """Splits the span into stretches of equal length."""
+def draw_timeline(occupancy: Occupancy) -> Timeline:
+    start_ns, end_ns = occupancy.start_ns, occupancy.end_ns
     edges = np.linspace(0, end_ns - start_ns, _STRETCHES + 1).astype(np.int64) + start_ns
     width = np.maximum(np.diff(edges), 1)
     compute, either, busy = (
@@ -172,73 +168,47 @@ def draw_timeline(occupancy: Occupancy, start_ns: int, end_ns: int) -> Timeline:
     return Timeline(start_ns, end_ns, compute.tolist(), (either - compute).tolist(), (busy - either).tolist())
 
 
-_STEP_MARK = re.compile(r"ProfilerStep\s?#(\d{1,12})")
-_WARM_UP_RATIO = 1.5
-"""A leading step this much longer than the median of the later ones is warm-up."""
-
-
 @dataclass(frozen=True)
 class StepProfile:
-    """One step of one rank."""
-
     number: int
     start_ns: int
     breakdown: Breakdown
     is_warm_up: bool = False
 
 
-def measure_steps(trace: RankTrace, work: Work, occupancy: Occupancy) -> list[StepProfile]:
-    """All steps that the trace marks; empty when it marks none."""
-    numbers, marks_ns = _find_marks(trace)
-    if not len(marks_ns) or not len(work.spans):
+def measure_steps(trace: RankTrace, work: RankWork, occupancy: Occupancy) -> list[StepProfile]:
+    """All steps that the trace marks and that have work of their own; empty when it marks none."""
+    marks = []
+    in_order = trace.annotations.take(np.argsort(trace.annotations.start_ns, kind="stable"))
+    for name, first in zip(*np.unique(in_order.name, return_index=True), strict=True):
+        if match := _STEP_MARK.match(trace.names[name]):
+            marks.append((int(in_order.start_ns[first]), int(match.group(1))))
+    if not marks or not len(work.spans):
         return []
-    numbers, starts_ns = _device_starts(numbers, marks_ns, trace, work)
-    ends_ns = np.append(starts_ns[1:], work.spans.end_ns.max())
-    steps = [
-        StepProfile(int(number), int(start), occupancy.breakdown(int(start), int(end)))
-        for number, start, end in zip(numbers, starts_ns, ends_ns, strict=True)
-    ]
-    return _mark_warm_up(steps)
-
-
-def _find_marks(trace: RankTrace) -> tuple[Integers, Integers]:
-    """Numbers and host start times of the marks, in time order."""
-    rows = []
-    for name in np.unique(trace.annotations.name):
-        match = _STEP_MARK.match(trace.names[name])
-        if match:
-            here = trace.annotations.name == name
-            rows.append((int(trace.annotations.start_ns[here].min()), int(match.group(1))))
-    table = np.array(sorted(rows), dtype=np.int64).reshape(-1, 2)
-    return table[:, 1], table[:, 0]
-
-
-def _device_starts(
-    numbers: Integers, marks_ns: Integers, trace: RankTrace, work: Work
-) -> tuple[Integers, Integers]:
-    """When each step's first work started; steps without work of their own are left out."""
-    owned = find_launches(work.spans.link, trace.launches)
-    called_ns = np.where(owned.found, owned.start_ns, work.spans.start_ns)
+    marks_ns, numbers = np.array(sorted(marks), dtype=np.int64).T
+    found, calls = find_launches(work.spans.link, trace.launches)
+    called_ns = np.where(found, calls.start_ns, work.spans.start_ns)
     step = np.searchsorted(marks_ns, called_ns, side="right") - 1
-    inside = step >= 0
-    starts_ns = np.full(len(marks_ns), np.iinfo(np.int64).max)
+    inside, never = step >= 0, np.iinfo(np.int64).max
+    starts_ns = np.full(len(marks_ns), never)
     np.minimum.at(starts_ns, step[inside], work.spans.start_ns[inside])
-    used = starts_ns < np.iinfo(np.int64).max
+    used = starts_ns < never
     # Streams may reorder work across a mark; a step cannot start before the one before it.
-    return numbers[used], np.maximum.accumulate(starts_ns[used])
-
-
-def _mark_warm_up(steps: list[StepProfile]) -> list[StepProfile]:
-    leading = 0
-    while len(steps) - leading > 2:
-        later = np.median([step.breakdown.total_ns for step in steps[leading + 1 :]])
-        if steps[leading].breakdown.total_ns <= _WARM_UP_RATIO * later:
-            break
-        leading += 1
-    return [
-        StepProfile(step.number, step.start_ns, step.breakdown, position < leading)
-        for position, step in enumerate(steps)
+    edges_ns = [*np.maximum.accumulate(starts_ns[used]).tolist(), occupancy.end_ns]
+    steps = [
+        StepProfile(number, start_ns, occupancy.breakdown(start_ns, end_ns))
+        for number, start_ns, end_ns in zip(numbers[used].tolist(), edges_ns, edges_ns[1:], strict=False)
     ]
+    leading = count_warm_up([step.breakdown.total_ns for step in steps])
+    return [*(replace(step, is_warm_up=True) for step in steps[:leading]), *steps[leading:]]
+
+
+def count_warm_up(times: Sequence[float]) -> int:
+    """How many of the first steps are warm-up, by their times in any unit; two are left in any case."""
+    leading = 0
+    while len(times) - leading > 2 and times[leading] > _WARM_UP_RATIO * np.median(times[leading + 1 :]):
+        leading += 1
+    return leading
 
 
 def variation_ratio(steps: list[StepProfile]) -> float | None:

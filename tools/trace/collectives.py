@@ -14,14 +14,13 @@ from tools.trace.classify import (
     COLLECTIVE_OP,
     COMMUNICATION,
     CommunicationPatterns,
-    Work,
+    RankWork,
     find_element_bytes,
     is_shaped_annotation,
 )
 from tools.trace.record import (
     CollectiveArguments,
     Coverage,
-    FoundLaunches,
     Integers,
     OpArguments,
     RankTrace,
@@ -35,7 +34,8 @@ from tools.trace.record import (
 
 _MAX_ELEMENTS = 1 << 44
 _MAX_AXES = 16
-_MAX_BYTES = 1 << 62
+_MAX_RANKS = 1 << 20
+_INT64_LIMIT = 1 << 62
 """Larger sizes are nonsense, and a summary could not hold them."""
 Moment = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 """Nanoseconds whose differences fit into int64: a summary may come from anywhere."""
@@ -65,123 +65,112 @@ class CollectiveEvent(msgspec.Struct, array_like=True, frozen=True):
     @property
     def group_key(self) -> str:
         """Ranks identify a group in every trace; a name only if no two groups share it."""
-        if self.ranks is not None:
-            return f"ranks {_shorten(self.ranks)}"
-        return f"group {self.group}" if self.group is not None else "group not recorded"
-
-
-def _shorten(ranks: tuple[int, ...]) -> str:
-    steps = set(np.diff(ranks).tolist())
-    if len(ranks) > 2 and len(steps) == 1:
-        step = steps.pop()
-        return f"{ranks[0]}-{ranks[-1]}" + (f" step {step}" if step != 1 else "")
-    return ",".join(str(rank) for rank in ranks)
-
-
-def list_collectives(
-    trace: RankTrace, work: Work, occupancy: Occupancy, loading: Coverage, patterns: CommunicationPatterns
-) -> list[CollectiveEvent]:
-    """In order of their start."""
-    positions = np.flatnonzero(work.work_class == COMMUNICATION)
-    positions = positions[np.argsort(work.spans.start_ns[positions], kind="stable")]
-    starts_ns, ends_ns = work.spans.start_ns[positions], work.spans.end_ns[positions]
-    free_ns = _free_since(starts_ns, ends_ns)
-    before = [
-        activity.between(free_ns, starts_ns).tolist()
-        for activity in (occupancy.compute, occupancy.idle_host, loading)
-    ]
-    records = _find_records(trace, work, positions)
-    find_kind = cache(patterns.find_kind)  # few names, many events
-    rows = zip(records, starts_ns.tolist(), ends_ns.tolist(), *before, strict=True)
-    return [CollectiveEvent(*_describe(trace, recorded, find_kind), *times) for recorded, *times in rows]
-
-
-def _free_since(starts_ns: Integers, ends_ns: Integers) -> Integers:
-    """End of the collective before each; the first one's own start, as nothing is known before it."""
-    if not len(starts_ns):
-        return starts_ns
-    reached = np.maximum.accumulate(ends_ns)
-    return np.asarray(np.minimum(np.append(starts_ns[:1], reached[:-1]), starts_ns))
+        ranks = self.ranks
+        if ranks is None:
+            return f"group {self.group}" if self.group is not None else "group not recorded"
+        steps = set(np.diff(ranks).tolist())
+        if len(ranks) > 2 and len(steps) == 1:
+            step = steps.pop()
+            return f"ranks {ranks[0]}-{ranks[-1]}" + (f" step {step}" if step != 1 else "")
+        return f"ranks {','.join(map(str, ranks))}"
 
 
 class _Recorded(NamedTuple):
     """What the trace records of one collective."""
 
     name: str
-    """Of the kernel, or of the host's span."""
+    """The name of the kernel, or of the host's span."""
     title: str
     """The name that is most likely to contain the kind."""
-    arguments: CollectiveArguments | None
+    arguments: CollectiveArguments
     shapes: OpArguments | None
 
 
-class _Description(NamedTuple):
-    """The first fields of `CollectiveEvent`."""
+def list_collectives(
+    trace: RankTrace, work: RankWork, occupancy: Occupancy, loading: Coverage, patterns: CommunicationPatterns
+) -> list[CollectiveEvent]:
+    """In order of their start."""
+    positions = np.flatnonzero(work.work_class == COMMUNICATION)
+    positions = positions[np.argsort(work.spans.start_ns[positions], kind="stable")]
+    starts_ns, ends_ns = work.spans.start_ns[positions], work.spans.end_ns[positions]
+    # The end of the collective before each; the first one's own start, as nothing is known before it.
+    reached_ns = np.append(starts_ns[:1], np.maximum.accumulate(ends_ns)[:-1])
+    free_ns = np.minimum(reached_ns, starts_ns)
+    before = [
+        activity.between(free_ns, starts_ns).tolist()
+        for activity in (occupancy.compute, occupancy.idle_host, loading)
+    ]
+    find_kind, parse_ranks = cache(patterns.find_kind), cache(_parse_ranks)  # few names, many events
+    events = []
+    rows = zip(
+        _find_records(trace, work, positions), starts_ns.tolist(), ends_ns.tolist(), *before, strict=True
+    )
+    for recorded, *times in rows:
+        known = recorded.arguments
+        kind = find_kind(known.kind or recorded.title)
+        ranks = parse_ranks(known.ranks) or trace.distributed.groups.get(known.group or "")
+        group_size = _count(known.group_size) or len(ranks or ()) or trace.distributed.world_size
+        size_bytes = _message_bytes(kind, recorded, group_size)
+        events.append(CollectiveEvent(kind, known.group, ranks, group_size, size_bytes, *times))
+    return events
 
-    kind: str
-    group: str | None
-    ranks: tuple[int, ...] | None
-    group_size: int | None
-    message_bytes: int | None
 
-
-def _find_records(trace: RankTrace, work: Work, positions: Integers) -> list[_Recorded]:
+def _find_records(trace: RankTrace, work: RankWork, positions: Integers) -> list[_Recorded]:
     names = [trace.names[number] for number in work.spans.name[positions]]
+    nothing = CollectiveArguments()
     if work.basis == "host":
         marked = (trace.annotation_arguments.get(origin) for origin in work.origin[positions].tolist())
-        return [_Recorded(name, name, None, shapes) for name, shapes in zip(names, marked, strict=True)]
-    launched = find_launches(work.spans.link[positions], trace.launches)
-    ops = _enclosing(trace, trace.host_ops, lambda name: name == COLLECTIVE_OP, launched)
-    marks = _enclosing(trace, trace.annotations, is_shaped_annotation, launched)
+        return [_Recorded(name, name, nothing, shapes) for name, shapes in zip(names, marked, strict=True)]
+    found, launched = find_launches(work.spans.link[positions], trace.launches)
+
+    def enclosing(spans: Spans, is_wanted: Callable[[str], bool]) -> list[int]:
+        """Position in `spans` of the wanted one around each launch; -1 for none."""
+        chosen = np.append(np.flatnonzero(match_names(trace.names, spans, is_wanted)), -1)
+        around = find_enclosing(spans.take(chosen[:-1]), launched.lane, launched.start_ns)
+        return [int(position) for position in np.where(found, chosen[around], -1)]
+
+    ops = enclosing(trace.host_ops, lambda name: name == COLLECTIVE_OP)
+    marks = enclosing(trace.annotations, is_shaped_annotation)
     records = []
     for position, op, mark, name in zip(positions.tolist(), ops, marks, names, strict=True):
-        arguments = trace.device_collectives.get(position) or trace.host_op_collectives.get(op)
+        arguments = trace.device_collectives.get(position) or trace.host_op_collectives.get(op) or nothing
         shapes = trace.host_op_arguments.get(op) or trace.annotation_arguments.get(mark)
         title = trace.names[trace.annotations.name[mark]] if mark >= 0 else name
         records.append(_Recorded(name, title, arguments, shapes))
     return records
 
 
-def _enclosing(
-    trace: RankTrace, spans: Spans, is_wanted: Callable[[str], bool], launched: FoundLaunches
-) -> list[int]:
-    """Position in `spans` of the wanted one around each launch; -1 for none."""
-    chosen = np.append(np.flatnonzero(match_names(trace.names, spans, is_wanted)), -1)
-    enclosing = find_enclosing(spans.take(chosen[:-1]), launched.lane, launched.start_ns)
-    return [int(position) for position in np.where(launched.found, chosen[enclosing], -1)]
-
-
-def _describe(trace: RankTrace, recorded: _Recorded, find_kind: Callable[[str], str]) -> _Description:
-    known = recorded.arguments or CollectiveArguments()
-    kind = find_kind(known.kind or recorded.title)
-    ranks = known.ranks or trace.distributed.groups.get(known.group or "")
-    group_size = known.group_size or (len(ranks) if ranks else None) or trace.distributed.world_size
-    message_bytes = _message_bytes(kind, known, recorded.name, group_size)
-    if message_bytes is None and recorded.shapes is not None:
-        message_bytes = _shape_bytes(kind, recorded.shapes, recorded.name, group_size)
-    if message_bytes is not None and message_bytes > _MAX_BYTES:
-        message_bytes = None
-    return _Description(kind, known.group, ranks, group_size, message_bytes)
-
-
-def _message_bytes(kind: str, known: CollectiveArguments, name: str, group_size: int | None) -> int | None:
+def _message_bytes(kind: str, recorded: _Recorded, group_size: int | None) -> int | None:
     """The size that bandwidth is computed from: the larger side of a gather or scatter (nccl-tests)."""
-    element_bytes = find_element_bytes(known.dtype or name)
-    if element_bytes is None or (known.in_elements is None and known.out_elements is None):
+    known, shapes, gathered = recorded.arguments, recorded.shapes, kind == "all_gather"
+    element_bytes = find_element_bytes(known.dtype or recorded.name)
+    elements = None
+    sent, received = _count(known.in_elements), _count(known.out_elements)
+    if element_bytes is not None and (sent is not None or received is not None):
+        elements = max(received or 0, (sent or 0) * ((group_size or 1) if gathered else 1))
+    elif shapes is not None:
+        sizes = map(find_element_bytes, map(str, shapes.types))
+        element_bytes = next(filter(None, sizes), None) or find_element_bytes(recorded.name)
+        elements = (count_elements(shapes.dims[0]) or 0) * ((group_size or 1) if gathered else 1) or None
+    if element_bytes is None or elements is None or elements * element_bytes > _INT64_LIMIT:
         return None
-    sent, received = known.in_elements or 0, known.out_elements or 0
-    if kind == "all_gather":
-        received = max(received, sent * (group_size or 1))
-    return max(sent, received) * element_bytes
+    return elements * element_bytes
 
 
-def _shape_bytes(kind: str, shapes: OpArguments, name: str, group_size: int | None) -> int | None:
-    element_bytes = next((size for dtype in shapes.types if (size := find_element_bytes(dtype))), None)
-    element_bytes = element_bytes or find_element_bytes(name)
-    elements = count_elements(shapes.dims[0])
-    if element_bytes is None or not elements:
+def _count(number: int | None) -> int | None:
+    """Numbers that no job has count as absent."""
+    return number if number is not None and 0 <= number < _INT64_LIMIT else None
+
+
+def _parse_ranks(text: str | None) -> tuple[int, ...] | None:
+    """`"[0, 1]"` to numbers; None for an abbreviated or strange list."""
+    if not text or "..." in text:
         return None
-    return elements * element_bytes * ((group_size or 1) if kind == "all_gather" else 1)
+    try:
+        ranks = msgspec.json.decode(text.encode(), type=list[int])
+    except msgspec.DecodeError:
+        return None
+    return tuple(ranks) if 0 < len(ranks) <= _MAX_RANKS else None
 
 
 def count_elements(dims: object) -> int | None:
@@ -203,8 +192,6 @@ def is_shape(dims: object) -> bool:
 
 
 class GroupTime(msgspec.Struct, frozen=True):
-    """All collectives of one kind in one group."""
-
     kind: str
     group_key: str
     group: str | None

@@ -12,7 +12,28 @@ from typing import Any, ClassVar, TypeVar, cast
 
 import msgspec
 
+from tools.trace.record import CollectiveArguments
+
 Buffer = bytes | memoryview
+KERNELS = ("kernel", "Kernel")
+COPIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
+RUNTIMES = (
+    "cuda_runtime",
+    "cuda_driver",
+    "Runtime",
+    "hip_runtime",
+    "xpu_runtime",
+    "mtia_runtime",
+    "privateuse1_runtime",
+)
+HOST_OPS = ("cpu_op", "Operator", "operator")
+ANNOTATION, DEVICE_ANNOTATION = "user_annotation", "gpu_user_annotation"
+_INSTANTS = ("cpu_instant_event", "instant_event")
+_UNUSED = ("ac2g", "async_cpu_to_gpu", "cuda_sync", "fwdbwd", "overhead", "python_function", "Trace")
+"""Only the most frequent: others are learnt from the file."""
+_MAX_CATEGORIES = 100
+_MAX_MISSES = 8
+Form = TypeVar("Form", bound=msgspec.Struct)
 
 
 class TraceEvent(msgspec.Struct, gc=False):
@@ -29,37 +50,18 @@ class TraceEvent(msgspec.Struct, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-class DeviceArguments(msgspec.Struct, gc=False, frozen=True):
-    """Of kernels, copies and sets, and of `record_param_comms`; collectives have all but the first two."""
+class DeviceArguments(CollectiveArguments, gc=False, frozen=True):
+    """Kernels, copies and sets have these, those that communicate also what they send."""
 
     stream: int | None = None
     correlation: int | None = None
-    collective: str | None = msgspec.field(default=None, name="Collective name")
-    in_elements: int | None = msgspec.field(default=None, name="In msg nelems")
-    out_elements: int | None = msgspec.field(default=None, name="Out msg nelems")
-    group_size: int | None = msgspec.field(default=None, name="Group size")
-    dtype: str | None = None
-    group: str | None = msgspec.field(default=None, name="Process Group Name")
-    ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
 
 
 class LaunchArguments(msgspec.Struct, gc=False, frozen=True):
-    """Of calls into the device runtime."""
-
     correlation: int | None = None
 
 
-class ShapeArguments(msgspec.Struct, gc=False):
-    """Of host ops."""
-
-    dims: list[Any] | None = msgspec.field(default=None, name="Input Dims")
-    types: list[Any] | None = msgspec.field(default=None, name="Input type")
-    concrete: list[Any] | None = msgspec.field(default=None, name="Concrete Inputs")
-
-
 class MemoryArguments(msgspec.Struct, gc=False, frozen=True):
-    """Of `[memory]` events."""
-
     device_type: int | None = msgspec.field(default=None, name="Device Type")
     device: int | None = msgspec.field(default=None, name="Device Id")
     allocated: int | None = msgspec.field(default=None, name="Total Allocated")
@@ -109,35 +111,54 @@ class HostEvent(Span, gc=False):
     args: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-KERNELS = ("kernel", "Kernel")
-COPIES = ("gpu_memcpy", "gpu_memset", "Memcpy", "Memset")
-RUNTIMES = (
-    "cuda_runtime",
-    "cuda_driver",
-    "Runtime",
-    "hip_runtime",
-    "xpu_runtime",
-    "mtia_runtime",
-    "privateuse1_runtime",
-)
-HOST_OPS = ("cpu_op", "Operator", "operator")
-ANNOTATION, DEVICE_ANNOTATION = "user_annotation", "gpu_user_annotation"
-INSTANTS = ("cpu_instant_event", "instant_event")
-_UNUSED = ("ac2g", "async_cpu_to_gpu", "cuda_sync", "fwdbwd", "overhead", "python_function", "Trace")
-"""Only the most frequent: others are learnt from the file."""
-_MAX_CATEGORIES = 100
-_MAX_MISSES = 8
+class EventDecoder:
+    """Decodes arrays of events of one file; those that no analysis uses come back bare, or not at all."""
+
+    def __init__(self) -> None:
+        self._forms, self._typed = _first_forms()
+        self._plain = msgspec.json.Decoder(list[TraceEvent])
+        self._misses = 0
+
+    def decode(self, text: Buffer) -> list[Event]:
+        # A writer whose types are not the usual ones misses each time.
+        if self._misses <= _MAX_MISSES:
+            try:
+                events = self._typed.decode(text)
+            except msgspec.ValidationError:
+                self._misses += 1
+            else:
+                self._misses = max(self._misses - 1, 0)
+                return events
+        by_category: dict[str, list[TraceEvent]] = defaultdict(list)
+        for event in self._plain.decode(text):
+            by_category[event.cat].append(event)
+        new = by_category.keys() - self._forms.keys() - {""}
+        if new and len(self._forms) + len(new) <= _MAX_CATEGORIES:
+            self._forms = self._forms | _tag(new, Event)
+            self._typed = _make_decoder(self._forms)
+        typed: list[Event] = []
+        for category, chosen in by_category.items():
+            form = self._forms.get(category)
+            if form is not None and issubclass(form, Span):
+                texts = [event.args for event in chosen]
+                arguments = decode_arguments(texts, form.arguments) if form.arguments else texts
+                typed += [
+                    form(event.name, event.tid, event.ts, event.dur, args)  # type: ignore[call-arg]
+                    for event, args in zip(chosen, arguments, strict=True)
+                ]
+        return typed
 
 
 @cache
-def _list_forms() -> dict[str, type[Event]]:
-    return {
+def _first_forms() -> "tuple[dict[str, type[Event]], msgspec.json.Decoder[list[Event]]]":
+    forms = {
         **_tag((*KERNELS, *COPIES), DeviceEvent),
         **_tag(RUNTIMES, LaunchEvent),
         **_tag((*HOST_OPS, ANNOTATION, DEVICE_ANNOTATION), HostEvent),
-        **_tag(INSTANTS, MemoryEvent),
+        **_tag(_INSTANTS, MemoryEvent),
         **_tag(_UNUSED, Event),
     }
+    return forms, _make_decoder(forms)
 
 
 def _tag(categories: Iterable[str], form: type[Event]) -> dict[str, type[Event]]:
@@ -155,80 +176,26 @@ def _make_decoder(forms: dict[str, type[Event]]) -> "msgspec.json.Decoder[list[E
     return msgspec.json.Decoder(list[reduce(or_, forms.values())])  # type: ignore[misc]
 
 
-@cache
-def _make_first_decoder() -> "msgspec.json.Decoder[list[Event]]":
-    return _make_decoder(_list_forms())
-
-
-class EventDecoder:
-    """Decodes arrays of events of one file; those that no analysis uses come back bare, or not at all."""
-
-    def __init__(self) -> None:
-        self._forms = _list_forms()
-        self._typed = _make_first_decoder()
-        self._plain = msgspec.json.Decoder(list[TraceEvent])
-        self._misses = 0
-
-    def decode(self, text: Buffer) -> list[Event]:
-        # A writer whose types are not the usual ones misses each time.
-        if self._misses <= _MAX_MISSES:
-            try:
-                events = self._typed.decode(text)
-            except msgspec.ValidationError:
-                self._misses += 1
-            else:
-                self._misses = max(self._misses - 1, 0)
-                return events
-        return self._decode_any(text)
-
-    def _decode_any(self, text: Buffer) -> list[Event]:
-        by_category: dict[str, list[TraceEvent]] = defaultdict(list)
-        for event in self._plain.decode(text):
-            by_category[event.cat].append(event)
-        new = by_category.keys() - self._forms.keys() - {""}
-        if new and len(self._forms) + len(new) <= _MAX_CATEGORIES:
-            self._forms = self._forms | _tag(new, Event)
-            self._typed = _make_decoder(self._forms)
-        typed: list[Event] = []
-        for category, events in by_category.items():
-            form = self._forms.get(category)
-            if form is not None and issubclass(form, Span):
-                typed += _convert(events, form)
-        return typed
-
-
-def _convert(events: list[TraceEvent], form: type[Span]) -> list[Span]:
-    texts = [event.args for event in events]
-    arguments = decode_arguments(texts, form.arguments) if form.arguments else texts
-    return [
-        form(event.name, event.tid, event.ts, event.dur, args)  # type: ignore[call-arg]
-        for event, args in zip(events, arguments, strict=True)
-    ]
-
-
-Form = TypeVar("Form", bound=msgspec.Struct)
-
-
 def decode_arguments(raw: Sequence[bytes], form: type[Form]) -> list[Form]:
-    """One record per text, in order."""
+    """One record per text, in order; a value of another type than usual is converted, or left out."""
     joined = b"[" + b",".join(raw) + b"]"
     try:
         return cast(list[Form], _make_list_decoder(form).decode(joined))
     except msgspec.ValidationError:
-        return [_coerce(item, form) for item in msgspec.json.decode(joined)]
+        items = msgspec.json.decode(joined)
+    records = []
+    for item in items:
+        known = item if isinstance(item, dict) else {}
+        fitting: dict[str, Any] = {}
+        for field in msgspec.structs.fields(form):
+            try:
+                fitting[field.name] = msgspec.convert(known.get(field.encode_name), field.type, strict=False)
+            except msgspec.ValidationError:
+                continue
+        records.append(form(**fitting))
+    return records
 
 
 @cache
 def _make_list_decoder(form: type[msgspec.Struct]) -> "msgspec.json.Decoder[list[msgspec.Struct]]":
     return msgspec.json.Decoder(list[form])  # type: ignore[valid-type]
-
-
-def _coerce(item: object, form: type[Form]) -> Form:
-    known = item if isinstance(item, dict) else {}
-    fitting: dict[str, Any] = {}
-    for field in msgspec.structs.fields(form):
-        try:
-            fitting[field.name] = msgspec.convert(known.get(field.encode_name), field.type, strict=False)
-        except msgspec.ValidationError:
-            continue
-    return form(**fitting)

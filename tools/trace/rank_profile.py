@@ -3,7 +3,8 @@
 Plain data, so it can cross processes, be written as a trial's summary and be read back.
 """
 
-import re
+from collections import defaultdict
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
@@ -12,11 +13,11 @@ from pydantic import Field
 
 from tools.errors import InputError
 from tools.hardware import Device, get_device
-from tools.scenario.spec import Result
+from tools.hardware.catalogue import find_reported
+from tools.scenario.spec import ClosedModel
 from tools.trace.breakdown import (
     Breakdown,
     BreakdownUs,
-    Occupancy,
     StepProfile,
     Timeline,
     add_breakdowns,
@@ -25,7 +26,14 @@ from tools.trace.breakdown import (
     occupy,
     variation_ratio,
 )
-from tools.trace.classify import COMPUTE, OPTIMIZER_MARK, CommunicationPatterns, Work, classify
+from tools.trace.classify import (
+    CLASS_NAMES,
+    COMPUTE,
+    OPTIMIZER_MARK,
+    CommunicationPatterns,
+    RankWork,
+    classify,
+)
 from tools.trace.collectives import (
     CollectiveEvent,
     GroupTime,
@@ -33,50 +41,31 @@ from tools.trace.collectives import (
     time_exposed_kinds,
     time_groups,
 )
-from tools.trace.host import HostProfile, HostReport, find_loading, profile_host
-from tools.trace.record import MemoryCounter, RankTrace, cover, match_names
+from tools.trace.host import HostProfile, HostReport, profile_host
+from tools.trace.parts import MAX_MEAN_PARTS, REST, SUMMED, RankPart, StepPart, measure_parts
+from tools.trace.record import MemoryCounter, RankTrace
 from tools.trace.roofline import RoofPoint, RoofReport, place_on_roofline, worst_points
 
-_PATTERNS = (
-    (r"A100-SXM.*80", "a100-sxm-80gb"),
-    (r"A100-SXM\d?-40GB|A100-PG509", "a100-sxm-40gb"),
-    (r"A800-SXM", "a800-sxm-80gb"),
-    (r"H100 80GB HBM3|H100-SXM|H100 SXM", "h100-sxm-80gb"),
-    (r"H100 PCIe", "h100-pcie-80gb"),
-    (r"\bH200", "h200-sxm-141gb"),
-    (r"GB300", "gb300"),
-    (r"GB200", "gb200"),
-    (r"B300", "b300"),
-    (r"B200", "b200"),
-    (r"V100-SXM\d?", "v100-sxm-32gb"),
-    (r"MI250", "mi250x-gcd"),
-    (r"MI300X", "mi300x"),
-    (r"MI325X", "mi325x"),
-    (r"MI355X", "mi355x"),
-    (r"TPU ?v4", "tpu-v4"),
-    (r"TPU ?v5 ?(e|lite)", "tpu-v5e"),
-    (r"TPU ?v5 ?p?", "tpu-v5p"),
-    (r"TPU ?v6 ?(e|lite)", "tpu-v6e"),
-    (r"TPU ?(v?7x)", "tpu7x"),
-)
+_MAX_POINTS = 200
+_MAX_KERNELS = 10
+_MAX_REPORTED = 5
+GIB = 1 << 30
+FORMAT = "asap-rank-profile-1"
+NO_WORK = "no device events and no host ops in the trace"
 
 
 def find_device(name: str | None) -> Device | None:
     """None when the trace names no device or one that the catalogue lacks."""
     if not name:
         return None
-    known = next((ours for pattern, ours in _PATTERNS if re.search(pattern, name, re.IGNORECASE)), name)
     try:
-        return get_device(known)
+        return get_device(find_reported(name) or name)
     except InputError:
         return None
 
 
-_MAX_POINTS = 200
-
-
-class MemoryReport(Result):
-    """Allocated memory over time, in the units of the JSON output."""
+class MemoryReport(ClosedModel):
+    """Allocated memory over time."""
 
     on: Literal["accelerator", "host"]
     peak_allocated_gib: float
@@ -105,11 +94,16 @@ class MemoryProfile(msgspec.Struct, frozen=True):
         )
 
 
+def main_counter(counters: tuple[MemoryCounter, ...]) -> MemoryCounter:
+    """The fullest accelerator's, or the host's if the trace has no accelerator."""
+    return max(counters, key=lambda counter: (counter.is_accelerator, int(counter.allocated_bytes.max())))
+
+
 def profile_memory(counters: tuple[MemoryCounter, ...]) -> MemoryProfile | None:
     """None when the profiler did not record memory."""
     if not counters:
         return None
-    counter = max(counters, key=lambda counter: (counter.is_accelerator, int(counter.allocated_bytes.max())))
+    counter = main_counter(counters)
     stretches = np.array_split(np.arange(len(counter.time_ns)), min(_MAX_POINTS, len(counter.time_ns)))
     highest = [int(stretch[counter.allocated_bytes[stretch].argmax()]) for stretch in stretches]
     return MemoryProfile(
@@ -121,14 +115,8 @@ def profile_memory(counters: tuple[MemoryCounter, ...]) -> MemoryProfile | None:
     )
 
 
-CLASS_NAMES = ("compute", "communication", "memory")
-_MAX_KERNELS = 10
-_MAX_REPORTED = 5
-GIB = 1 << 30
-
-
-class TopOp(Result):
-    """All events of one name, in the units of the JSON output."""
+class TopOp(ClosedModel):
+    """All events of one name."""
 
     name: str
     work_class: str = Field(alias="class")
@@ -138,15 +126,13 @@ class TopOp(Result):
 
 
 class KernelTotal(msgspec.Struct, frozen=True):
-    """All events of one name."""
-
     name: str
     work_class: str
     count: int
     time_ns: int
 
 
-def list_top_kernels(trace: RankTrace, work: Work) -> list[KernelTotal]:
+def list_top_kernels(trace: RankTrace, work: RankWork) -> list[KernelTotal]:
     """The ten with the largest summed time, longest first."""
     time_ns = np.zeros(len(trace.names), dtype=np.int64)
     np.add.at(time_ns, work.spans.name, work.spans.duration_ns)
@@ -163,7 +149,7 @@ def list_top_kernels(trace: RankTrace, work: Work) -> list[KernelTotal]:
     ]
 
 
-class StepHeader(Result):
+class StepHeader(ClosedModel):
     step: int
     is_warm_up: bool
 
@@ -172,7 +158,7 @@ class StepReport(BreakdownUs, StepHeader):
     """The breakdown of one step."""
 
 
-class RankHeader(Result):
+class RankHeader(ClosedModel):
     rank: int
     rank_source: str
     """`distributedInfo`, `file name` or `order`."""
@@ -195,10 +181,6 @@ class RankReport(BreakdownUs, RankHeader):
     notes: list[str]
 
 
-FORMAT = "asap-rank-profile-1"
-NO_WORK = "no device events and no host ops in the trace"
-
-
 class RankProfile(msgspec.Struct, kw_only=True):
     """What is known of one rank."""
 
@@ -213,7 +195,7 @@ class RankProfile(msgspec.Struct, kw_only=True):
     device_name: str | None = None
     group_descriptions: dict[str, str] = {}
     group_sizes: dict[str, int] = {}
-    """Of the process groups whose ranks the trace lists."""
+    """Only process groups whose ranks the trace lists."""
     num_work_events: int = 0
     json_bytes: int = 0
     breakdown: Breakdown
@@ -231,11 +213,12 @@ class RankProfile(msgspec.Struct, kw_only=True):
     host: HostProfile = msgspec.field(default_factory=HostProfile)
     memory: MemoryProfile | None = None
     timeline: Timeline | None = None
+    parts: list[RankPart] = []
+    """What the steady steps are made of, adding up to them."""
     notes: list[str] = []
 
     @property
     def steady_steps(self) -> list[StepProfile]:
-        """The steps after warm-up."""
         return [step for step in self.steps if not step.is_warm_up]
 
     @property
@@ -246,6 +229,7 @@ class RankProfile(msgspec.Struct, kw_only=True):
 
     def report(self) -> RankReport:
         """In the names and units of the JSON output."""
+        total_ns = max(self.breakdown.total_ns, 1)
         return RankReport(
             rank=self.rank,
             rank_source=self.rank_source,
@@ -261,99 +245,109 @@ class RankProfile(msgspec.Struct, kw_only=True):
                 for step in self.steps
             ],
             step_variation_ratio=variation_ratio(self.steps),
-            top_ops=self._top_ops(),
+            top_ops=[
+                TopOp(
+                    name=kernel.name,
+                    work_class=kernel.work_class,
+                    count=kernel.count,
+                    time_us=kernel.time_ns / 1000,
+                    share_of_total=round(kernel.time_ns / total_ns, 4),
+                )
+                for kernel in self.top_kernels[:_MAX_REPORTED]
+            ],
             roofline=[point.report() for point in worst_points(self.roofline)[:_MAX_REPORTED]],
             host=self.host.report(),
             memory=None if self.memory is None else self.memory.report(),
             notes=self.notes,
         )
 
-    def _top_ops(self) -> list[TopOp]:
-        total_ns = max(self.breakdown.total_ns, 1)
-        return [
-            TopOp(
-                name=kernel.name,
-                work_class=kernel.work_class,
-                count=kernel.count,
-                time_us=kernel.time_ns / 1000,
-                share_of_total=round(kernel.time_ns / total_ns, 4),
-            )
-            for kernel in self.top_kernels[:_MAX_REPORTED]
-        ]
-
 
 def profile_rank(
     trace: RankTrace, patterns: CommunicationPatterns, device: Device | None = None
 ) -> RankProfile:
     """Runs every analysis that needs one rank only; `device` replaces the catalogue entry of the trace's."""
-    work = classify(trace, patterns)
+    work, distributed = classify(trace, patterns), trace.distributed
     profile = RankProfile(
         file=trace.file,
-        rank=trace.distributed.rank if trace.distributed.rank is not None else -1,
-        rank_source="none" if trace.distributed.rank is None else "distributedInfo",
-        world_size=trace.distributed.world_size,
+        rank=-1 if distributed.rank is None else distributed.rank,
+        rank_source="none" if distributed.rank is None else "distributedInfo",
+        world_size=distributed.world_size,
         basis=work.basis,
         device_name=trace.device_name,
-        group_descriptions=trace.distributed.group_descriptions,
-        group_sizes={name: len(ranks) for name, ranks in trace.distributed.groups.items()},
+        group_descriptions=distributed.group_descriptions,
+        group_sizes={name: len(ranks) for name, ranks in distributed.groups.items()},
         num_work_events=len(work.spans),
         json_bytes=trace.json_bytes,
         breakdown=Breakdown(),
         memory=profile_memory(trace.memory),
-        notes=[*trace.notes, *_notes(trace, work, patterns)],
+        notes=[*trace.notes],
     )
-    if len(work.spans):
-        _analyse(profile, trace, work, patterns, device or find_device(trace.device_name))
-    return profile
-
-
-def _analyse(
-    profile: RankProfile, trace: RankTrace, work: Work, patterns: CommunicationPatterns, device: Device | None
-) -> None:
+    if not len(work.spans):
+        profile.notes.append(NO_WORK)
+        return profile
     occupancy = occupy(work, trace.launches)
-    start_ns, end_ns = int(work.spans.start_ns.min()), int(work.spans.end_ns.max())
-    loading = find_loading(trace, patterns)
-    profile.breakdown = occupancy.breakdown(start_ns, end_ns)
+    loading = trace.take_named(trace.annotations, patterns.data_loading.search).cover()
+    profile.breakdown = occupancy.whole()
     profile.steps = measure_steps(trace, work, occupancy)
     profile.top_kernels = list_top_kernels(trace, work)
     profile.collectives = list_collectives(trace, work, occupancy, loading, patterns)
     profile.exposed_by_kind_ns = time_exposed_kinds(profile.collectives, occupancy.compute)
     profile.group_times = time_groups(profile.collectives, occupancy.compute)
-    profile.matrix_kernel_ns, profile.other_kernel_ns = _split_kernels(trace, work, patterns)
-    profile.optimizer_kernel_ns = _time_optimizer(trace, work, occupancy)
-    profile.roofline = place_on_roofline(trace, work, device)
-    profile.host = profile_host(trace, work, occupancy, loading)
-    profile.timeline = draw_timeline(occupancy, start_ns, end_ns)
-
-
-def _split_kernels(trace: RankTrace, work: Work, patterns: CommunicationPatterns) -> tuple[int, int]:
-    kernels = work.of_class(COMPUTE)
-    is_matrix = match_names(trace.names, kernels, patterns.matrix_kernel.search)
-    matrix = kernels.take(is_matrix)
     # Unions, because host ops contain one another.
-    matrix_ns = cover(matrix.start_ns, matrix.end_ns).total_ns
-    return matrix_ns, cover(kernels.start_ns, kernels.end_ns).total_ns - matrix_ns
-
-
-def _time_optimizer(trace: RankTrace, work: Work, occupancy: Occupancy) -> int | None:
-    """Computing inside the marks that torch.optim leaves on the device's timeline, or on the host's."""
+    kernels = work.of_class(COMPUTE)
+    profile.matrix_kernel_ns = trace.take_named(kernels, patterns.matrix_kernel.search).cover().total_ns
+    profile.other_kernel_ns = occupancy.compute.total_ns - profile.matrix_kernel_ns
+    # torch.optim leaves marks on the device's timeline, or on the host's.
     marks = trace.device_annotations if work.basis == "device" else trace.annotations
-    steps = marks.take(match_names(trace.names, marks, lambda name: name.startswith(OPTIMIZER_MARK)))
-    if not len(steps):
-        return None
-    inside = cover(steps.start_ns, steps.end_ns)
-    return int(occupancy.compute.between(inside.start_ns, inside.end_ns).sum())
+    inside = trace.take_named(marks, lambda name: name.startswith(OPTIMIZER_MARK)).cover()
+    if len(inside.start_ns):
+        computing_ns = occupancy.compute.between(inside.start_ns, inside.end_ns)
+        profile.optimizer_kernel_ns = int(computing_ns.sum())
+    profile.roofline = place_on_roofline(trace, work, device or find_device(trace.device_name))
+    profile.host = profile_host(trace, work, occupancy, loading, patterns)
+    profile.timeline = draw_timeline(occupancy)
+    if trace.has_parts:
+        profile.parts = measure_parts(trace, work, occupancy, profile.steps, profile.collectives)
+    if work.basis == "host":
+        profile.notes.append("no device events: host ops count as compute, host collectives as communication")
+    else:
+        names = (trace.names[number] for number in np.unique(kernels.name))
+        if suspects := sorted(name[:60] for name in names if patterns.suspect_kernel.search(name))[:3]:
+            profile.notes.append(
+                "counted as compute, but may communicate (name it as a communication pattern): "
+                + ", ".join(suspects)
+            )
+    return profile
 
 
-def _notes(trace: RankTrace, work: Work, patterns: CommunicationPatterns) -> list[str]:
-    notes = []
-    if not len(work.spans):
-        notes.append(NO_WORK)
-    elif work.basis == "host":
-        notes.append("no device events: host ops count as compute, host collectives as communication")
-    computing = {trace.names[number] for number in np.unique(work.spans.name[work.work_class == COMPUTE])}
-    suspects = sorted(name for name in computing if patterns.suspect_kernel.search(name))
-    if suspects and work.basis == "device":
-        shown = ", ".join(name[:60] for name in suspects[:3])
-        notes.append(f"counted as compute, but may communicate (name it as a communication pattern): {shown}")
-    return notes
+def mean_parts(
+    profiles: Sequence[RankProfile], by_step: bool = True, most: int = MAX_MEAN_PARTS
+) -> list[StepPart]:
+    """Of a step and rank, or of a rank's trace; of the ranks whose steps were taken apart.
+
+    `most` are listed; the smaller ones are summed by kind.
+    """
+    taken = [profile for profile in profiles if profile.parts]
+    steps = sum(len(profile.steady_steps) if by_step else 1 for profile in taken) or 1
+    by_place: dict[tuple[str, ...], list[RankPart]] = defaultdict(list)
+    for profile in taken:
+        for part in profile.parts:
+            by_place[part.kind, part.module, part.op, part.shape, part.kernel].append(part)
+    parts = [
+        StepPart(
+            **dict(zip(("kind", "module", "op", "shape", "kernel"), place, strict=True)),
+            count=sum(part.count for part in few) / steps,
+            own_us=sum(part.own_ns for part in few) / steps / 1000,
+            busy_us=sum(part.busy_ns for part in few) / steps / 1000,
+            least_us=min((part.busy_ns / part.count for part in few if part.count), default=0.0) / 1000,
+            message_bytes=sum(part.message_bytes for part in few) / steps,
+        )
+        for place, few in by_place.items()
+    ]
+    parts.sort(key=lambda part: -part.own_us)
+    rest: dict[str, StepPart] = {}
+    for small in parts[most:]:
+        sums = {name: getattr(small, name) + getattr(rest.get(small.kind), name, 0.0) for name in SUMMED}
+        places = {"module": "", "op": "", "shape": "", "kernel": REST, "least_us": 0.0}
+        rest[small.kind] = small.model_copy(update={**places, **sums})
+    return [*parts[:most], *rest.values()]

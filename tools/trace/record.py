@@ -9,20 +9,19 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tools.errors import AsapError
 
+Integers: TypeAlias = NDArray[np.int64]
+NO_LINK = -1
+"""Correlation of an event whose launch was not captured."""
+
 
 class UnreadableTraceError(AsapError):
     """A trace file cannot be read; the message is the reason."""
-
-
-Integers: TypeAlias = NDArray[np.int64]
-
-NO_LINK = -1
-"""Correlation of an event whose launch was not captured."""
 
 
 @dataclass(frozen=True)
@@ -39,46 +38,42 @@ class Spans:
         return len(self.start_ns)
 
     def take(self, index: Integers | NDArray[np.bool_]) -> "Spans":
-        """The events chosen by a mask or by positions."""
-        columns = (self.start_ns, self.end_ns, self.name, self.lane, self.link)
-        return Spans(*(column[index] for column in columns))
+        return Spans(*(column[index] for column in vars(self).values()))
 
     @property
     def duration_ns(self) -> Integers:
         return self.end_ns - self.start_ns
 
+    def cover(self) -> "Coverage":
+        return cover(self.start_ns, self.end_ns)
+
 
 def empty_spans() -> Spans:
-    """No events."""
     return Spans(*(np.empty(0, dtype=np.int64) for _ in range(5)))
 
 
 def join_spans(parts: list[Spans]) -> Spans:
-    """One after the other."""
-    columns = ("start_ns", "end_ns", "name", "lane", "link")
-    return Spans(*(np.concatenate([getattr(part, column) for part in parts]) for column in columns))
+    return Spans(*map(np.concatenate, zip(*(vars(part).values() for part in parts), strict=True)))
 
 
-@dataclass(frozen=True)
-class CollectiveArguments:
-    """What a trace records of one collective; None for what it does not."""
+class CollectiveArguments(msgspec.Struct, gc=False, frozen=True):
+    """What a trace records of one collective, as kineto writes it; None for what it does not."""
 
-    kind: str | None = None
-    group: str | None = None
-    ranks: tuple[int, ...] | None = None
-    group_size: int | None = None
-    in_elements: int | None = None
-    out_elements: int | None = None
+    kind: str | None = msgspec.field(default=None, name="Collective name")
+    in_elements: int | None = msgspec.field(default=None, name="In msg nelems")
+    out_elements: int | None = msgspec.field(default=None, name="Out msg nelems")
+    group_size: int | None = msgspec.field(default=None, name="Group size")
     dtype: str | None = None
+    group: str | None = msgspec.field(default=None, name="Process Group Name")
+    ranks: str | None = msgspec.field(default=None, name="Process Group Ranks")
 
 
-@dataclass(frozen=True)
-class OpArguments:
-    """Shapes of one host op, as the profiler wrote them."""
+class OpArguments(msgspec.Struct, gc=False):
+    """Shapes of one host op, as kineto writes them."""
 
-    dims: tuple[Any, ...]
-    types: tuple[str, ...]
-    concrete: tuple[str, ...]
+    dims: list[Any] = msgspec.field(default_factory=list, name="Input Dims")
+    types: list[Any] = msgspec.field(default_factory=list, name="Input type")
+    concrete: list[Any] = msgspec.field(default_factory=list, name="Concrete Inputs")
 
 
 @dataclass(frozen=True)
@@ -101,7 +96,7 @@ class DistributedInfo:
     group_descriptions: dict[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class RankTrace:
     """All that the analyses use of one file."""
 
@@ -110,21 +105,29 @@ class RankTrace:
     device: Spans
     is_memory: NDArray[np.bool_]
     """Copies and sets among `device`."""
-    device_collectives: dict[int, CollectiveArguments]
+    device_collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
     """By position in `device`."""
-    launches: Spans
-    host_ops: Spans
-    host_op_arguments: dict[int, OpArguments]
+    launches: Spans = field(default_factory=empty_spans)
+    host_ops: Spans = field(default_factory=empty_spans)
+    host_op_arguments: dict[int, OpArguments] = field(default_factory=dict)
     """By position in `host_ops`, for the ops whose shapes matter."""
-    host_op_collectives: dict[int, CollectiveArguments]
-    annotations: Spans
-    annotation_arguments: dict[int, OpArguments]
-    device_annotations: Spans
-    memory: tuple[MemoryCounter, ...]
-    distributed: DistributedInfo
-    device_name: str | None
+    stack: Spans = field(default_factory=empty_spans)
+    """Every host op: what a launch was part of."""
+    has_parts: bool = True
+    """Whether its steps are taken apart: of the first ranks, whose like the others are."""
+    host_op_collectives: dict[int, CollectiveArguments] = field(default_factory=dict)
+    annotations: Spans = field(default_factory=empty_spans)
+    annotation_arguments: dict[int, OpArguments] = field(default_factory=dict)
+    device_annotations: Spans = field(default_factory=empty_spans)
+    memory: tuple[MemoryCounter, ...] = ()
+    distributed: DistributedInfo = DistributedInfo()
+    device_name: str | None = None
     json_bytes: int = 0
     notes: tuple[str, ...] = ()
+
+    def take_named(self, spans: Spans, test: Callable[[str], object]) -> Spans:
+        """The events among `spans` whose name passes the test."""
+        return spans.take(match_names(self.names, spans, test))
 
 
 def match_names(names: list[str], spans: Spans, test: Callable[[str], object]) -> NDArray[np.bool_]:
@@ -181,35 +184,21 @@ def cover(start_ns: Integers, end_ns: Integers) -> Coverage:
 
 
 def join(*coverages: Coverage) -> Coverage:
-    """The union of several coverages."""
     return cover(
         np.concatenate([coverage.start_ns for coverage in coverages]),
         np.concatenate([coverage.end_ns for coverage in coverages]),
     )
 
 
-@dataclass(frozen=True)
-class FoundLaunches:
-    """The launch of each event; only entries with `found` mean anything."""
-
-    found: NDArray[np.bool_]
-    start_ns: Integers
-    end_ns: Integers
-    lane: Integers
-    """The host thread."""
-
-
-def find_launches(link: Integers, launches: Spans) -> FoundLaunches:
-    """Looks each correlation up among the launches."""
+def find_launches(link: Integers, launches: Spans) -> tuple[NDArray[np.bool_], Spans]:
+    """Looks each correlation up: whether its launch was captured, and that launch (else any)."""
     if not len(launches):
         nothing = np.zeros(len(link), dtype=np.int64)
-        return FoundLaunches(nothing.astype(np.bool_), nothing, nothing, nothing)
+        return nothing.astype(np.bool_), Spans(nothing, nothing, nothing, nothing, nothing)
     order = np.argsort(launches.link, kind="stable")
     links = launches.link[order]
     index = np.minimum(np.searchsorted(links, link), len(links) - 1)
-    found = (links[index] == link) & (link != NO_LINK)
-    chosen = order[index]
-    return FoundLaunches(found, launches.start_ns[chosen], launches.end_ns[chosen], launches.lane[chosen])
+    return (links[index] == link) & (link != NO_LINK), launches.take(order[index])
 
 
 def find_enclosing(spans: Spans, lane: Integers, time_ns: Integers) -> Integers:

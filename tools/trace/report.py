@@ -1,44 +1,40 @@
 """The whole analysis of a folder of traces: what `asap diagnose --json` prints and a recommendation reads."""
 
+import gzip
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
-
-import numpy as np
 
 from tools.hardware import Device
-from tools.scenario.spec import Result
-from tools.trace.alignment import (
-    AlignedCollectives,
-    CollectiveSummary,
-    Lateness,
-    PipelineStages,
-    Straggler,
-    align,
-    analyse_pipeline,
-    find_stragglers,
-    measure_lateness,
-    summarise,
-)
+from tools.scenario.spec import ClosedModel
+from tools.trace.alignment import CollectiveSummary, PipelineStages, align, analyse_pipeline, summarise
 from tools.trace.breakdown import BreakdownUs, add_breakdowns
 from tools.trace.causes import find_causes
 from tools.trace.classify import CommunicationPatterns
 from tools.trace.compare import PredictionComparison
-from tools.trace.compute import split_compute
-from tools.trace.diagnosis import Findings, ProfileDiagnosis, diagnose, weigh
+from tools.trace.diagnosis import Findings, ProfileDiagnosis, diagnose
 from tools.trace.folder import (
     UNTRUSTED,
+    FileProgress,
     FolderProfile,
     KeepTimeline,
-    Progress,
     UnreadableFile,
     profile_folder,
 )
 from tools.trace.isolate import Check, ReaderLimits
 from tools.trace.match import TraceFacts, TraceMatch, trace_facts
-from tools.trace.rank_profile import RankProfile, RankReport, TopOp, find_device
+from tools.trace.overview import pack_overview
+from tools.trace.parts import StepPart
+from tools.trace.rank_profile import RankProfile, RankReport, TopOp, find_device, mean_parts
 from tools.trace.roofline import RoofReport
-from tools.trace.waits import LateCollective, find_latest
+from tools.trace.waits import (
+    LateCollective,
+    Lateness,
+    Straggler,
+    find_latest,
+    find_stragglers,
+    measure_lateness,
+)
 
 MAX_DRAWN_RANKS = 64
 _MAX_DRAWN_POINTS = 200
@@ -46,7 +42,7 @@ _MAX_COLLECTIVES = 8
 _MAX_KERNELS = 10
 
 
-class Profile(Result):
+class Profile(ClosedModel):
     """What a recommendation needs of a folder of traces: the measured diagnosis and the totals behind it."""
 
     step_time_s: float | None
@@ -65,7 +61,7 @@ class Profile(Result):
     """With the scenario's prediction, if the traces are of its job."""
 
 
-class TraceReport(Result):
+class TraceReport(ClosedModel):
     """The JSON of `asap diagnose`."""
 
     ranks: list[RankReport]
@@ -80,7 +76,7 @@ class TraceReport(Result):
     """What the traces say of the job they were taken of."""
 
 
-class Strip(Result):
+class Strip(ClosedModel):
     """What filled each stretch of a rank's timeline, in thousandths."""
 
     rank: int
@@ -91,7 +87,7 @@ class Strip(Result):
     memory: list[int]
 
 
-class Drawing(Result):
+class Drawing(ClosedModel):
     """What figures show beyond the report."""
 
     strips: list[Strip]
@@ -99,6 +95,8 @@ class Drawing(Result):
     """The longest ops of all ranks."""
     lateness: Lateness | None
     latest: tuple[LateCollective, ...] = ()
+    parts: tuple[StepPart, ...] = ()
+    """What the mean step is made of; empty in reports of release 0.2."""
 
 
 class DrawnReport(TraceReport):
@@ -119,10 +117,10 @@ class TraceAnalysis:
     def summary(self) -> Profile | None:
         """None if no file could be read."""
         report = self.report
-        if report.diagnosis is None:
+        if report.diagnosis is None or report.facts is None:
             return None
         return Profile(
-            step_time_s=_step_time_s(self.profile.ranks),
+            step_time_s=report.facts.step_time_s,
             diagnosis=report.diagnosis,
             total=report.total,
             ranks=len(report.ranks),
@@ -136,12 +134,16 @@ class TraceAnalysis:
     def drawn(self) -> DrawnReport:
         return DrawnReport(**dict(self.report), drawing=_draw(self.profile.ranks))
 
+    def overview(self) -> bytes:
+        """All ranks at a glance, as a browser draws them."""
+        return gzip.compress(pack_overview(self.profile.ranks, align(self.profile.ranks)), 5, mtime=0)
+
 
 def analyse_folder(
     folder: Path,
     patterns: CommunicationPatterns | None = None,
     device: Device | None = None,
-    progress: Progress | None = None,
+    progress: FileProgress | None = None,
     workers: int | None = None,
     limits: ReaderLimits | None = UNTRUSTED,
     check: Check | None = None,
@@ -158,24 +160,21 @@ def build_report(folder: FolderProfile, device: Device | None = None) -> TraceRe
     aligned = align(ranks)
     named = next((rank.device_name for rank in ranks if rank.device_name), None)
     accelerator = device or find_device(named)
-    collectives = summarise(aligned, accelerator)
-    stragglers = find_stragglers(aligned)
     pipeline = analyse_pipeline(ranks)
-    shares = weigh(ranks, _waiting_ns(aligned), pipeline is not None)
     findings = Findings(
-        ranks,
-        shares,
-        collectives,
-        stragglers,
-        len(folder.unreadable),
-        find_causes(ranks, aligned, accelerator),
-        split_compute(ranks),
+        profiles=ranks,
+        aligned=aligned,
+        collectives=summarise(aligned, accelerator),
+        stragglers=find_stragglers(aligned),
+        causes=find_causes(ranks, aligned, accelerator),
+        has_pipeline=pipeline is not None,
+        num_unreadable=len(folder.unreadable),
     )
     return TraceReport(
         ranks=[rank.report() for rank in ranks],
         total=add_breakdowns([rank.breakdown for rank in ranks]).as_microseconds(),
-        collectives=collectives,
-        stragglers=stragglers,
+        collectives=findings.collectives,
+        stragglers=findings.stragglers,
         pipeline=pipeline,
         unreadable=folder.unreadable,
         diagnosis=diagnose(findings) if ranks else None,
@@ -183,37 +182,25 @@ def build_report(folder: FolderProfile, device: Device | None = None) -> TraceRe
     )
 
 
-def _waiting_ns(aligned: list[AlignedCollectives]) -> float:
-    """Sum over all ranks."""
-    return float(sum(np.sum(group.waiting_ns) for group in aligned if group.waiting_ns is not None))
-
-
-def _step_time_s(ranks: list[RankProfile]) -> float | None:
-    means_ns = [
-        fmean(step.breakdown.total_ns for step in rank.steady_steps) for rank in ranks if rank.steady_steps
-    ]
-    return fmean(means_ns) * 1e-9 if means_ns else None
-
-
-def _draw(ranks: list[RankProfile]) -> Drawing:
+def _draw(ranks: Sequence[RankProfile]) -> Drawing:
     drawn = ranks[:MAX_DRAWN_RANKS]
-    points = sorted((point for rank in ranks for point in rank.roofline), key=lambda point: -point.time_ns)
-    strips = [
-        Strip(
-            rank=rank.rank,
-            start_ms=rank.timeline.start_ns / 1e6,
-            end_ms=rank.timeline.end_ns / 1e6,
-            compute=rank.timeline.compute,
-            exposed_communication=rank.timeline.exposed_communication,
-            memory=rank.timeline.memory,
-        )
-        for rank in drawn
-        if rank.timeline is not None
-    ]
     aligned = align(drawn)
+    points = sorted((point for rank in ranks for point in rank.roofline), key=lambda point: -point.time_ns)
     return Drawing(
-        strips=strips,
+        strips=[
+            Strip(
+                rank=rank.rank,
+                start_ms=timeline.start_ns / 1e6,
+                end_ms=timeline.end_ns / 1e6,
+                compute=timeline.compute,
+                exposed_communication=timeline.exposed_communication,
+                memory=timeline.memory,
+            )
+            for rank in drawn
+            if (timeline := rank.timeline) is not None
+        ],
         points=[point.report() for point in points[:_MAX_DRAWN_POINTS]],
         lateness=measure_lateness(aligned),
         latest=tuple(find_latest(aligned)),
+        parts=tuple(mean_parts(ranks)),
     )

@@ -6,16 +6,16 @@ four bits. Times count `unit_ns` since `start_us`.
 """
 
 import struct
-from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from tools.trace.classify import COMMUNICATION, classify, load_patterns
-from tools.trace.rank_profile import GIB
+from tools.trace.rank_profile import GIB, main_counter
 from tools.trace.record import Integers, MemoryCounter, RankTrace, Spans
 
+MAX_LANES = 500
 MAX_DEPTH = 24
 """Deeper host calls are left out: a reader needs none of them, and Python recursion nests thousands."""
 ROUNDING_NS = 1000
@@ -51,26 +51,37 @@ class TimelineHeader(msgspec.Struct, frozen=True):
     memory: MemoryLine | None
 
 
-@dataclass(frozen=True)
-class _Lane:
-    label: str
-    spans: Spans
-    work_class: Integers
-
-
 def pack(trace: RankTrace) -> bytes:
-    lanes = _lanes(trace)
-    start_ns = min((int(lane.spans.start_ns.min()) for lane in lanes), default=0)
-    end_ns = max((int(lane.spans.end_ns.max()) for lane in lanes), default=1)
+    """Streams of the device, marks of steps, then threads of the host; of each kind the busiest."""
+    work = classify(trace, load_patterns())
+    of_device = np.zeros(len(trace.device), dtype=np.int64)
+    of_marks = np.full(len(trace.annotations), MARK)
+    if work.basis == "device":
+        of_device[work.origin] = work.work_class
+    else:
+        of_marks[work.origin[work.work_class == COMMUNICATION]] = COMMUNICATION
+    lanes: list[tuple[str, Spans, Integers]] = []
+    for kind, spans, work_class in (
+        ("stream", trace.device, of_device),
+        ("marks", trace.annotations, of_marks),
+        ("thread", trace.host_ops, np.full(len(trace.host_ops), HOST)),
+        ("launches", trace.launches, np.full(len(trace.launches), HOST)),
+    ):
+        numbers, counts = np.unique(spans.lane, return_counts=True)
+        for number in numbers[np.argsort(-counts, kind="stable")][:MAX_LANES]:
+            chosen = np.flatnonzero(spans.lane == number)
+            lanes.append((f"{kind} {number}", spans.take(chosen), work_class[chosen]))
+    start_ns = min((int(spans.start_ns.min()) for _, spans, _ in lanes), default=0)
+    end_ns = max((int(spans.end_ns.max()) for _, spans, _ in lanes), default=1)
     unit_ns = (end_ns - start_ns) // LARGEST + 1
     rows: list[Row] = []
     columns: list[NDArray[np.uint32]] = []
-    for lane in lanes:
-        for depth, chosen in _by_depth(lane.spans):
-            spans = lane.spans.take(chosen)
-            rows.append(Row(lane.label, depth, len(spans)))
-            name = spans.name | lane.work_class[chosen] << CLASS_SHIFT
-            starts, lengths = (spans.start_ns - start_ns) // unit_ns, spans.duration_ns // unit_ns
+    for label, spans, work_class in lanes:
+        for depth, chosen in _by_depth(spans):
+            row = spans.take(chosen)
+            rows.append(Row(label, depth, len(row)))
+            name = row.name | work_class[chosen] << CLASS_SHIFT
+            starts, lengths = (row.start_ns - start_ns) // unit_ns, row.duration_ns // unit_ns
             columns += [column.astype(np.uint32) for column in (starts, lengths, name)]
     header = TimelineHeader(
         start_us=start_ns / 1000,
@@ -81,36 +92,14 @@ def pack(trace: RankTrace) -> bytes:
         rows=rows,
         memory=_memory(trace.memory, start_ns, unit_ns),
     )
+    return framed(header, *(column.tobytes() for column in columns))
+
+
+def framed(header: msgspec.Struct, *columns: bytes) -> bytes:
+    """After the header's length and the header, padded to four bytes."""
     text = msgspec.json.encode(header)
     text += b" " * (-len(text) % 4)
-    return b"".join([struct.pack("<I", len(text)), text, *(column.tobytes() for column in columns)])
-
-
-def _lanes(trace: RankTrace) -> list[_Lane]:
-    """Marks of steps, streams of the device, then threads of the host."""
-    work = classify(trace, load_patterns())
-    of_device = np.zeros(len(trace.device), dtype=np.int64)
-    of_marks = np.full(len(trace.annotations), MARK)
-    if work.basis == "device":
-        of_device[work.origin] = work.work_class
-    else:
-        of_marks[work.origin[work.work_class == COMMUNICATION]] = COMMUNICATION
-    return [
-        *_split("stream", trace.device, of_device),
-        *_split("marks", trace.annotations, of_marks),
-        *_split("thread", trace.host_ops, np.full(len(trace.host_ops), HOST)),
-        *_split("launches", trace.launches, np.full(len(trace.launches), HOST)),
-    ]
-
-
-def _split(kind: str, spans: Spans, work_class: Integers) -> list[_Lane]:
-    """One for each stream or thread, the busiest first."""
-    numbers, counts = np.unique(spans.lane, return_counts=True)
-    return [
-        _Lane(f"{kind} {numbers[place]}", spans.take(chosen), work_class[chosen])
-        for place in np.argsort(-counts, kind="stable")
-        for chosen in [np.flatnonzero(spans.lane == numbers[place])]
-    ]
+    return b"".join([struct.pack("<I", len(text)), text, *columns])
 
 
 def _by_depth(spans: Spans) -> list[tuple[int, Integers]]:
@@ -127,7 +116,7 @@ def _memory(counters: tuple[MemoryCounter, ...], start_ns: int, unit_ns: int) ->
     """The highest of each stretch, so that no peak is lost."""
     if not counters:
         return None
-    counter = max(counters, key=lambda counter: (counter.is_accelerator, int(counter.allocated_bytes.max())))
+    counter = main_counter(counters)
     count = len(counter.time_ns)
     starts = np.unique(np.linspace(0, count, min(count, MAX_MEMORY_POINTS), endpoint=False).astype(np.int64))
     at = np.clip((counter.time_ns[starts] - start_ns) // unit_ns, 0, LARGEST)

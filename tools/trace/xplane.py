@@ -10,10 +10,9 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from tools.trace.columns import NameTable, as_lanes, check_times, parse_nanoseconds
-from tools.trace.record import NO_LINK, DistributedInfo, RankTrace, Spans, UnreadableTraceError, empty_spans
+from tools.trace.columns import NameTable, as_column, parse_nanoseconds
+from tools.trace.record import RankTrace, Spans, UnreadableTraceError
 
 _DEVICE_PREFIX = "/device:"
 _OP_LINES = ("XLA Ops", "Async XLA Ops", "Stream #")
@@ -30,6 +29,16 @@ class _ViewerEvent(msgspec.Struct, gc=False):
     dur: msgspec.Raw = msgspec.Raw(b"0")
     args: dict[str, Any] | None = None
 
+    def text(self, key: str) -> str | None:
+        value = (self.args or {}).get(key)
+        return value if isinstance(value, str) else None
+
+    @property
+    def full_name(self) -> str:
+        """With XLA's category if xprof has it: it tells fusions around a matrix product from others."""
+        category = self.text("hlo_category")
+        return f"{self.name} ({category})" if category else self.name
+
 
 class _ViewerTrace(msgspec.Struct):
     traceEvents: list[_ViewerEvent]
@@ -41,25 +50,17 @@ def read_xplane(path: Path) -> RankTrace:
         events = msgspec.json.decode(_convert(path), type=_ViewerTrace).traceEvents
     except (msgspec.DecodeError, RecursionError) as error:
         raise UnreadableTraceError(f"xprof gave no trace-viewer JSON: {error}") from error
-    processes = _label(events, "process_name")
-    work, notes = _choose_work(events, processes)
+    complete = [event for event in events if event.ph == "X"]
+    work, notes = _choose_work(events, complete)
+    # Steps marked with `StepTraceAnnotation` get the name that the PyTorch profiler gives them.
+    steps = [event for event in complete if event.text("step_num") is not None]
     names = NameTable()
-    spans = _spans(work, names)
     return RankTrace(
         file=path.name,
-        device=spans,
-        is_memory=_is_copy(work),
-        device_collectives={},
-        launches=empty_spans(),
-        host_ops=empty_spans(),
-        host_op_arguments={},
-        host_op_collectives={},
-        annotations=_steps(events, names),
-        annotation_arguments={},
-        device_annotations=empty_spans(),
-        memory=(),
-        distributed=DistributedInfo(),
-        device_name=_find_device_name(work),
+        device=_spans(work, [event.full_name for event in work], names),
+        is_memory=np.array([event.name.lower().startswith(_COPY_WORDS) for event in work], dtype=np.bool_),
+        annotations=_spans(steps, [f"ProfilerStep#{event.text('step_num')}" for event in steps], names),
+        device_name=next((name for event in work if (name := event.text("device_type")) is not None), None),
         notes=notes,
         names=list(names),
     )
@@ -97,73 +98,35 @@ def _without_native_logs() -> Iterator[None]:
         os.close(null)
 
 
-def _label(events: list[_ViewerEvent], kind: str) -> dict[tuple[int, int], str]:
-    """Names of processes (with tid 0) or threads."""
-    return {
-        (event.pid, event.tid if kind == "thread_name" else 0): str((event.args or {}).get("name", ""))
-        for event in events
-        if event.ph == "M" and event.name == kind
-    }
-
-
 def _choose_work(
-    events: list[_ViewerEvent], processes: dict[tuple[int, int], str]
+    events: list[_ViewerEvent], complete: list[_ViewerEvent]
 ) -> tuple[list[_ViewerEvent], tuple[str, ...]]:
-    devices = {pid for (pid, _), name in processes.items() if name.startswith(_DEVICE_PREFIX)}
-    threads = _label(events, "thread_name")
-    complete = [event for event in events if event.ph == "X"]
+    """The ops of the busiest device, or of the host if there is none."""
+    processes, threads = {}, {}
+    for event in events:
+        label = str((event.args or {}).get("name", ""))
+        if event.ph == "M" and event.name == "process_name":
+            processes[event.pid] = label
+        elif event.ph == "M" and event.name == "thread_name":
+            threads[event.pid, event.tid] = label
     on_device = [
         event
         for event in complete
-        if event.pid in devices and threads.get((event.pid, event.tid), "").startswith(_OP_LINES)
+        if processes.get(event.pid, "").startswith(_DEVICE_PREFIX)
+        and threads.get((event.pid, event.tid), "").startswith(_OP_LINES)
     ]
     if not on_device:
-        host = [event for event in complete if _has(event, "hlo_op")]
+        host = [event for event in complete if event.text("hlo_op") is not None]
         return host, ("no device plane: XLA ops executed by the host are taken for it",) if host else ()
-    busiest, _ = Counter(event.pid for event in on_device).most_common(1)[0]
-    chosen = [event for event in on_device if event.pid == busiest]
-    if len({event.pid for event in on_device}) == 1:
-        return chosen, ()
-    name = processes[busiest, 0]
-    return chosen, (f"the profile has several devices: only {name} is analysed",)
+    (busiest, count), *_ = Counter(event.pid for event in on_device).most_common(1)
+    if count == len(on_device):
+        return on_device, ()
+    note = f"the profile has several devices: only {processes[busiest]} is analysed"
+    return [event for event in on_device if event.pid == busiest], (note,)
 
 
-def _has(event: _ViewerEvent, key: str) -> bool:
-    return event.args is not None and isinstance(event.args.get(key), str)
-
-
-def _spans(events: list[_ViewerEvent], names: NameTable) -> Spans:
+def _spans(events: list[_ViewerEvent], texts: list[str], names: NameTable) -> Spans:
     start_ns = parse_nanoseconds([event.ts for event in events])
     duration_ns = parse_nanoseconds([event.dur for event in events])
-    full_names = [_full_name(event) for event in events]
-    check_times(start_ns, duration_ns, full_names.__getitem__)
-    return Spans(
-        start_ns,
-        start_ns + duration_ns,
-        names.number(full_names),
-        as_lanes([event.tid for event in events]),
-        np.full(len(events), NO_LINK),
-    )
-
-
-def _full_name(event: _ViewerEvent) -> str:
-    """With XLA's category if xprof has it: it distinguishes fusions around a matrix product from others."""
-    category = (event.args or {}).get("hlo_category")
-    return f"{event.name} ({category})" if isinstance(category, str) and category else event.name
-
-
-def _find_device_name(events: list[_ViewerEvent]) -> str | None:
-    named = ((event.args or {}).get("device_type") for event in events)
-    return next((name for name in named if isinstance(name, str)), None)
-
-
-def _is_copy(events: list[_ViewerEvent]) -> NDArray[np.bool_]:
-    return np.array([event.name.lower().startswith(_COPY_WORDS) for event in events], dtype=np.bool_)
-
-
-def _steps(events: list[_ViewerEvent], names: NameTable) -> Spans:
-    """Steps marked with `StepTraceAnnotation`, under the name that the PyTorch profiler gives them."""
-    marked = [event for event in events if event.ph == "X" and _has(event, "step_num")]
-    spans = _spans(marked, NameTable())
-    numbers = [f"ProfilerStep#{(event.args or {})['step_num']}" for event in marked]
-    return Spans(spans.start_ns, spans.end_ns, names.number(numbers), spans.lane, spans.link)
+    lanes = as_column([event.tid for event in events])
+    return names.spans(start_ns, duration_ns, names.number(texts), lanes, None)

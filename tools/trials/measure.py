@@ -5,15 +5,17 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
+from statistics import mean, median, variance
+from typing import Annotated
 
-from pydantic import JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, field_validator
 
 from tools.errors import AsapError, InputError
-from tools.launch.failures import printable
-from tools.launch.files import open_plain
+from tools.launch.failures import AsText, printable
+from tools.launch.folder import open_plain
 from tools.scenario import Plan
-from tools.scenario.fields import JsonObject
+from tools.scenario.fields import input_error
+from tools.trials.gate import SIGMAS_95, PairedRatio
 
 RESULT, TRACES = "result.json", "traces"
 COVERAGE = 0.95
@@ -22,6 +24,7 @@ MAX_STEPS = 100_000
 _MAX_DIGITS, _NAME_CHARACTERS = 19, 253
 NORMAL_SPREAD = 1.4826
 """Standard deviations in a median absolute deviation, for a normal distribution."""
+Positive = Annotated[float, Field(gt=0)]
 
 
 class MeasurementError(AsapError):
@@ -30,12 +33,12 @@ class MeasurementError(AsapError):
 
 @dataclass(frozen=True)
 class Measurement:
-    """Of one run or of several of the same plan."""
+    """One run, or several of the same plan."""
 
     step_times_s: tuple[float, ...]
-    """Of the measured steps, in the order in which they ran."""
+    """The measured steps, in the order in which they ran."""
     losses: tuple[float, ...]
-    """Of every step from the first on: what the gate compares."""
+    """The loss of every step from the first on: what the gate compares."""
     fingerprint: Mapping[str, JsonValue]
     """Everything that must be equal for two runs to be compared."""
     peak_memory_bytes: int | None = None
@@ -48,7 +51,7 @@ class Measurement:
 
     @property
     def interval_s(self) -> tuple[float, float]:
-        """Of the median; those of single runs lie in it too, since steps of one run are not independent."""
+        """Holds the median and those of single runs, since steps of one run are not independent."""
         low, high, _ = median_interval(self.step_times_s)
         return min(low, *self.run_medians_s, high), max(high, *self.run_medians_s, low)
 
@@ -86,20 +89,50 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     return ordered[k - 1], ordered[n - k], covered
 
 
+class _ResultFile(BaseModel):
+    """`result.json`, as a training program writes it (docs/trials.md)."""
+
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    step_times_s: list[Positive] = Field(min_length=1, max_length=MAX_STEPS)
+    losses: list[float] = Field(max_length=MAX_STEPS)
+    fingerprint: dict[str, JsonValue] = Field(min_length=1)
+    peak_memory_bytes: list[float] | None = Field(None, max_length=MAX_STEPS)
+    nodes: list[AsText] | None = Field(None, max_length=MAX_STEPS)
+
+    @field_validator("fingerprint")
+    @classmethod
+    def _is_finite(cls, fingerprint: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        json.dumps(fingerprint, allow_nan=False)
+        return fingerprint
+
+
 def read_measurement(folder: Path) -> Measurement:
     """Raises MeasurementError for what is missing or no measurement."""
-    content = _read(folder / RESULT)
-    times = _numbers(content, "step_times_s")
-    if not times or any(step_s <= 0 for step_s in times):
-        raise MeasurementError(f"{RESULT}: step_times_s must have at least one time above 0")
-    memory = content.get("peak_memory_bytes")
+    file = open_plain(folder / RESULT)
+    if file is None:
+        raise MeasurementError(f"the job left no {RESULT}: its program must write one (docs/trials.md)")
+    with file:
+        text = file.read(MAX_BYTES + 1)
+    try:
+        # No store takes a whole number beyond 64 bits; a float with as many digits may be infinite.
+        content = json.loads(
+            text[:MAX_BYTES],
+            parse_int=lambda digits: int(digits) if len(digits) < _MAX_DIGITS else float(digits),
+        )
+        left = _ResultFile.model_validate(content)
+    except ValidationError as error:
+        fault = input_error(error, _ResultFile)
+        raise MeasurementError(f"{RESULT}: {fault.path}: {fault.rule}") from None
+    except (ValueError, RecursionError):
+        raise MeasurementError(f"{RESULT} must be one JSON object of at most {MAX_BYTES:,} bytes") from None
     return Measurement(
-        step_times_s=times,
-        losses=_numbers(content, "losses"),
-        fingerprint=_table(content, "fingerprint"),
-        peak_memory_bytes=int(max(_numbers(content, "peak_memory_bytes"))) if memory else None,
-        nodes=_names(content, "nodes"),
-        run_medians_s=(median(times),),
+        step_times_s=tuple(left.step_times_s),
+        losses=tuple(left.losses),
+        fingerprint=left.fingerprint,
+        peak_memory_bytes=int(max(left.peak_memory_bytes)) if left.peak_memory_bytes else None,
+        nodes=tuple(printable(name, _NAME_CHARACTERS) for name in left.nodes or ()),
+        run_medians_s=(median(left.step_times_s),),
     )
 
 
@@ -120,53 +153,14 @@ def pooled(runs: Sequence[Measurement]) -> Measurement:
     )
 
 
-def _read(path: Path) -> JsonObject:
-    file = open_plain(path)
-    if file is None:
-        raise MeasurementError(f"the job left no {RESULT}: its program must write one (docs/trials.md)")
-    with file:
-        text = file.read(MAX_BYTES + 1)
-    try:
-        content = json.loads(text, parse_int=_whole) if len(text) <= MAX_BYTES else None
-    except (ValueError, RecursionError):
-        content = None
-    if not isinstance(content, dict):
-        raise MeasurementError(f"{RESULT} must be one JSON object of at most {MAX_BYTES:,} bytes")
-    return content
-
-
-def _whole(digits: str) -> float:
-    """No store takes a whole number beyond 64 bits; a float with as many digits may be infinite."""
-    return int(digits) if len(digits) < _MAX_DIGITS else float(digits)
-
-
-def _numbers(content: Mapping[str, JsonValue], name: str) -> tuple[float, ...]:
-    values = content.get(name)
-    if not isinstance(values, list) or len(values) > MAX_STEPS or not all(map(_is_finite, values)):
-        raise MeasurementError(f"{RESULT}: {name} must be a list of finite numbers")
-    return tuple(float(value) for value in values if isinstance(value, int | float))
-
-
-def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _names(content: Mapping[str, JsonValue], name: str) -> tuple[str, ...]:
-    values = content.get(name) or []
-    if not isinstance(values, list) or len(values) > MAX_STEPS:
-        raise MeasurementError(f"{RESULT}: {name} must be a list of names")
-    return tuple(printable(str(value), _NAME_CHARACTERS) for value in values)
-
-
-def _table(content: Mapping[str, JsonValue], name: str) -> JsonObject:
-    value = content.get(name)
-    if not isinstance(value, dict) or not value:
-        raise MeasurementError(f"{RESULT}: {name} must be an object with what two runs must have in common")
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError:
-        raise MeasurementError(f"{RESULT}: {name} must have finite numbers only") from None
-    return value
+def paired_ratio(against: str, pairs: Sequence[tuple[Measurement, Measurement]]) -> PairedRatio:
+    """Of the first of each pair to the second: their geometric mean. Its error is from their scatter, or
+    from that of the steps within them if it is wider."""
+    logs = [math.log(own.step_time_s / other.step_time_s) for own, other in pairs]
+    within = mean((own.uncertainty**2 + other.uncertainty**2) / SIGMAS_95**2 for own, other in pairs)
+    error = math.sqrt(max(within, variance(logs) if len(logs) > 1 else 0.0) / len(logs))
+    low, middle, high = (math.exp(mean(logs) + sign * SIGMAS_95 * error) for sign in (-1, 0, 1))
+    return PairedRatio(against=against, ratio=middle, low=low, high=high, pairs=len(pairs))
 
 
 def read_terms(traces: Path, plan: Plan) -> dict[str, float] | None:

@@ -5,7 +5,8 @@ The key is the same for the same trial of the same session, so no trial is launc
 
 import hashlib
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Literal, Protocol
 
 from pydantic import Field
@@ -16,12 +17,16 @@ from tools.launch.launcher import ConfigFile, Job
 from tools.launch.template import Template, placeholder_of
 from tools.scenario import Plan, Scenario
 from tools.scenario.fields import JsonObject
-from tools.scenario.spec import Result
+from tools.scenario.spec import ClosedModel
+from tools.trials.gate import PairedRatio, Refusal
 
 MAX_CHARACTERS = 37
 """Three fewer than a launcher's key may have: repeats add a suffix."""
 _PLAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _HEAD, _DIGEST = 14, 12
+DESCRIBED = ("model", "cluster", "training")
+SECONDS_PER_HOUR = 3600
+TrialStatus = Literal["measured", "failed", "cancelled"]
 
 
 def trial_key(session_id: str, number: int) -> str:
@@ -33,12 +38,22 @@ def trial_key(session_id: str, number: int) -> str:
     return f"{head}-{hashlib.sha256(session_id.encode()).hexdigest()[:_DIGEST]}-{number}"
 
 
-def run_key(key: str, run: int) -> str:
-    """The first run has the trial's own key, the second -r2."""
+def run_key(key: str, run: int, *, of_reference: bool = False) -> str:
+    """The first run has the trial's own key, the second -r2; the first run of the plan beside it -b1."""
+    if of_reference:
+        return f"{key}-b{run}"
     return key if run == 1 else f"{key}-r{run}"
 
 
-Status = Literal["measured", "failed", "cancelled"]
+@dataclass(frozen=True)
+class TrialReference:
+    """The best plan so far, which another is compared with."""
+
+    key: str
+    plan: Plan
+    step_time_s: float
+    spread: float
+    """Of a step or of the median, whichever is wider, over the median."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +66,13 @@ class TrialOrder:
     plan: Plan
     device_hours: float
     """The maximum, repeats included."""
-    against_s: float | None = None
-    """The step time to compare with; None for the first measurement."""
+    against: TrialReference | None = None
+    """What to compare with; None for the first measurement."""
     template: str | None = None
     """The launch template; None for the installation's default."""
 
 
-class TrialFailure(Result):
+class TrialFailure(ClosedModel):
     """Why a run says nothing about the plan's speed; the words are the job's own, so they are only data."""
 
     kind: str
@@ -65,7 +80,7 @@ class TrialFailure(Result):
     evidence: list[str]
 
 
-class TrialOutcome(Result):
+class TrialOutcome(ClosedModel):
     """What a trial cost and measured; the figures are absent if it failed."""
 
     key: str
@@ -82,6 +97,9 @@ class TrialOutcome(Result):
     confidence: float | None = None
     noise: float | None = None
     uncertainty: float | None = None
+    paired: PairedRatio | None = None
+    """Where noise is large, the best plan so far runs alternately with this one, and `step_time_s` is that
+    plan's time by the ratio of the pairs."""
     steps: int | None = None
     peak_memory_bytes: int | None = None
     nodes: list[str] = Field(default_factory=list)
@@ -90,24 +108,59 @@ class TrialOutcome(Result):
 class TrialResult(TrialOutcome):
     """What a runner returns: the outcome with what only the fair-comparison gate reads."""
 
-    status: Status
+    status: TrialStatus
     losses: list[float] = Field(default_factory=list)
     fingerprint: JsonObject = Field(default_factory=dict)
+
+
+class EndedTrial(Protocol):
+    """What the choice of the next plan reads of a trial that has ended."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def status(self) -> str: ...
+    @property
+    def plan(self) -> Plan: ...
+    @property
+    def step_time_s(self) -> float | None: ...
+    @property
+    def uncertainty(self) -> float | None: ...
+    @property
+    def paired(self) -> PairedRatio | None: ...
+    @property
+    def steps(self) -> int | None: ...
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def peak_memory_bytes(self) -> int | None: ...
+    @property
+    def terms(self) -> Mapping[str, float] | None: ...
+    @property
+    def failure(self) -> TrialFailure | None: ...
+    @property
+    def refusals(self) -> Sequence[Refusal]: ...
+
+
+@dataclass(frozen=True)
+class TrialProgress:
+    """What became of a trial's job: launched, queued, running."""
+
+    phase: str
+    job: str
+    launcher: str | None = None
+    template: str | None = None
+    nodes: list[str] = field(default_factory=list)
 
 
 class TrialObserver(Protocol):
     """Receives the progress of a trial, and may cancel it."""
 
-    def emit(self, phase: str, **content: object) -> None: ...
+    def emit(self, progress: TrialProgress) -> None: ...
 
     def must_cancel(self) -> bool:
-        """True ends the job. An observer that must leave the job running, as for a worker that shuts down,
-        raises instead."""
+        """True ends the job; an observer that must leave it running, as at a shutdown, raises instead."""
         ...
-
-
-DESCRIBED = ("model", "cluster", "training")
-SECONDS_PER_HOUR = 3600
 
 
 @dataclass(frozen=True)
@@ -123,17 +176,22 @@ class RunLength:
 def make_job(template: Template, scenario: Scenario, plan: Plan, length: RunLength, wall_s: int) -> Job:
     described = scenario.model_dump(mode="json", include=set(DESCRIBED), exclude_defaults=True)
     nnodes, nproc = ranks_of(template, scenario)
+    config = None
+    if "config" in map(placeholder_of, template.command):
+        framework = scenario.training.framework
+        if FORMAT_ALIASES.get(framework, framework) not in EXPORT_FORMATS:
+            allowed = f"the template {template.name} needs an exported plan: {', '.join(EXPORT_FORMATS)}"
+            raise InputError("training.framework", framework, allowed)
+        export = export_plan(scenario.model_copy(update={"plan": plan}), framework)
+        config = ConfigFile(export.file_name, export.text)
     return Job(
         template=template.name,
         scenario={**described, "plan": plan.model_dump(mode="json")},
         nnodes=nnodes,
         nproc=nproc,
-        steps=length.steps,
-        warmup=length.warmup,
-        profile_steps=length.profile_steps,
-        seed=length.seed,
         wall_s=wall_s,
-        config=_config(template, scenario.model_copy(update={"plan": plan})),
+        config=config,
+        **asdict(length),
     )
 
 
@@ -158,14 +216,3 @@ def check_cluster(template: Template, scenario: Scenario) -> None:
     if nnodes > limits.nodes:
         allowed = f"that is {nnodes} nodes; the launch template {template.name} runs at most {limits.nodes}"
         raise InputError("cluster.num_devices", devices, allowed)
-
-
-def _config(template: Template, scenario: Scenario) -> ConfigFile | None:
-    if "config" not in map(placeholder_of, template.command):
-        return None
-    framework = scenario.training.framework
-    if FORMAT_ALIASES.get(framework, framework) not in EXPORT_FORMATS:
-        allowed = f"the template {template.name} needs an exported plan: {', '.join(EXPORT_FORMATS)}"
-        raise InputError("training.framework", framework, allowed)
-    export = export_plan(scenario, framework)
-    return ConfigFile(export.file_name, export.text)

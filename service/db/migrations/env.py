@@ -2,12 +2,6 @@
 
 from alembic import context
 
-from service.db.models import metadata
-
-context.configure(
-    connection=context.config.attributes["connection"],
-    target_metadata=metadata,
-    transactional_ddl=True,
-)
+context.configure(connection=context.config.attributes["connection"], transactional_ddl=True)
 with context.begin_transaction():
     context.run_migrations()

@@ -1,28 +1,21 @@
 // The plan explorer: filters, sorts and shows every timed plan without asking the server again.
 import { soon } from "./canvas.js";
-import { axes, column, load, state } from "./explorer_data.js";
-import { drawCoordinates, drawScatter, wireDrawings } from "./explorer_plots.js";
+import { makeCloud } from "./cloud.js";
+import { axes, column, filter, load, state } from "./explorer_data.js";
+import { drawCoordinates, wireCoordinates } from "./explorer_plots.js";
 import { fetchPage, swap } from "./live.js";
 
-const root = document.querySelector("[data-explorer]");
-const grid = root.querySelector("[data-grid]");
 const ROW = 26;
-let sorted = { name: "step_time_s", up: true };
+const FASTEST = { name: "step_time_s", up: true };
+let [root, grid, cloud, sorted] = [null, null, null, FASTEST];
 
 /** Which plans pass all filters, then the table and both drawings. */
 function apply() {
   const started = performance.now();
-  state.passes.fill(1);
-  for (const [name, [low, high]] of state.ranges) {
-    const { values } = column(name);
-    for (let i = 0; i < state.count; i++) if (values[i] < low || values[i] > high) state.passes[i] = 0;
-  }
-  for (const [name, value] of state.picks) {
-    const { values } = column(name);
-    for (let i = 0; i < state.count; i++) if (values[i] !== value) state.passes[i] = 0;
-  }
+  filter();
   pick();
   draw();
+  keepAddress();
   root.dataset.took = (performance.now() - started).toFixed(1);
 }
 
@@ -34,27 +27,64 @@ function pick() {
 }
 
 function draw() {
+  if (!cloud || !root.isConnected) return;
   drawCoordinates();
-  drawScatter();
+  cloud.draw();
+}
+
+/** Filters, order and the selected plan, as a link restores them. */
+function keepAddress() {
+  const stated = new URLSearchParams();
+  for (const [name, value] of state.picks) stated.set(name, value);
+  for (const [name, ends] of state.ranges) stated.set(name, ends.map((end) => Number(end.toPrecision(6))).join("~"));
+  if (sorted !== FASTEST) stated.set("sort", (sorted.up ? "" : "-") + sorted.name);
+  if (state.selected >= 0) stated.set("row", state.selected);
+  history.replaceState(history.state, "", `?${stated}`);
+}
+
+function readAddress() {
+  for (const [name, text] of new URLSearchParams(location.search)) {
+    const ends = text.split("~").map(Number);
+    if (name === "sort" && column(text.replace("-", ""))) sorted = { name: text.replace("-", ""), up: !text.startsWith("-") };
+    else if (column(name) && ends.every(Number.isFinite)) (ends.length > 1 ? state.ranges.set(name, ends) : state.picks.set(name, ends[0]));
+  }
 }
 
 function sortBy(name) {
   const started = performance.now();
   sorted = { name, up: sorted.name === name ? !sorted.up : true };
-  const { values } = column(name);
-  const sign = sorted.up ? 1 : -1;
-  // plans are stored fastest first, so the row breaks ties by time
-  state.order.sort((a, b) => sign * (values[a] - values[b]) || a - b);
+  order();
   makeHead();
   pick();
+  keepAddress();
   root.dataset.took = (performance.now() - started).toFixed(1);
 }
 
+function order() {
+  const { values } = column(sorted.name);
+  const sign = sorted.up ? 1 : -1;
+  // plans are stored fastest first, so the row breaks ties by time
+  state.order.sort((a, b) => sign * (values[a] - values[b]) || a - b);
+}
+
 function begin() {
+  const marks = root.dataset.marks.split(";").filter(Boolean).map((mark) => mark.trim().split(" "));
+  const plans = marks.map(([key, gib, s]) => [key, Number(gib), Number(s)]);
+  cloud = makeCloud({
+    canvas: root.querySelector("[data-scatter]"), tip: root.querySelector("[data-tip]"), limit: Number(root.dataset.limit),
+    marks: () => ({ plans: [...plans, ...selectedMark()], chosen: `p${state.selected}` }), apply: () => soon(apply), choose: select,
+  });
+  wireCoordinates(root.querySelector("[data-coordinates]"), () => soon(apply));
+  readAddress();
+  const row = new URLSearchParams(location.search).get("row");
+  if (sorted !== FASTEST) order();
   makeFilters();
   makeHead();
   apply();
+  if (row && Number(row) < state.count) select(Number(row));
 }
+
+const selectedMark = () => (state.selected < 0 ? [] : [[`p${state.selected}`, column("memory_bytes").values[state.selected], column("step_time_s").values[state.selected]]]);
 
 function say(text) {
   root.querySelector("[data-shown]").textContent = text;
@@ -107,7 +137,8 @@ function spacer(height) {
 async function select(row) {
   state.selected = row;
   showRows();
-  drawScatter();
+  cloud.draw();
+  keepAddress();
   const address = `${root.dataset.plan}${row}`;
   const page = await fetchPage(address);
   if (page && row === state.selected) swap(page, ["plan"]);
@@ -119,7 +150,7 @@ function makeFilters() {
     const label = document.createElement("label");
     const list = document.createElement("select");
     list.name = name;
-    list.append(new Option("any", ""), ...distinct.map((value) => new Option(text(value), value)));
+    list.append(new Option("any", ""), ...distinct.map((value) => new Option(text(value), value, false, state.picks.get(name) === value)));
     list.onchange = () => {
       if (list.value === "") state.picks.delete(name);
       else state.picks.set(name, Number(list.value));
@@ -137,12 +168,7 @@ function clear() {
   apply();
 }
 
-grid.onscroll = () => soon(showRows);
-grid.onclick = (event) => {
-  const row = event.target.closest("tr[data-row]")?.dataset.row;
-  if (row !== undefined) select(Number(row));
-};
-grid.onkeydown = (event) => {
+function chooseByKey(event) {
   const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
   if (!step || event.target !== grid) return;
   event.preventDefault();
@@ -150,9 +176,24 @@ grid.onkeydown = (event) => {
   grid.scrollTop = Math.min(grid.scrollTop, place * ROW);
   if ((place + 3) * ROW > grid.scrollTop + grid.clientHeight) grid.scrollTop = (place + 3) * ROW - grid.clientHeight;
   select(state.visible[place]);
-};
-root.querySelector("[data-clear]").onclick = clear;
+}
+
+export function attach() {
+  root = document.querySelector("[data-explorer]");
+  grid = root.querySelector("[data-grid]");
+  [cloud, sorted, state.selected] = [null, FASTEST, -1];
+  state.ranges.clear();
+  state.picks.clear();
+  grid.onscroll = () => soon(showRows);
+  grid.onclick = (event) => {
+    const row = event.target.closest("tr[data-row]")?.dataset.row;
+    if (row !== undefined) select(Number(row));
+  };
+  grid.onkeydown = chooseByKey;
+  root.querySelector("[data-clear]").onclick = clear;
+  load(root.dataset.explorer).then(begin, () => say("The plans could not be loaded."));
+}
+
 addEventListener("resize", () => soon(draw));
 document.addEventListener("themechange", draw);
-wireDrawings(() => soon(apply), select);
-load(root.dataset.explorer).then(begin, () => say("The plans could not be loaded."));
+attach();

@@ -10,6 +10,7 @@ export const state = {
   order: new Uint32Array(0), // all rows, sorted
   visible: new Uint32Array(0), // those that pass, in the same order
   passes: new Uint8Array(0),
+  passing: 0,
   ranges: new Map(), // column name: [low, high] of its brush
   picks: new Map(), // column name: the one value that its list allows
   selected: -1,
@@ -18,6 +19,21 @@ export const state = {
 
 export const column = (name) => state.columns.find((candidate) => candidate.name === name);
 export const axes = () => state.columns.filter((candidate) => candidate.slots > 1);
+
+/** Which plans pass all filters. */
+export function filter() {
+  const { passes, count } = state;
+  passes.fill(1);
+  for (const [name, [low, high]] of state.ranges) {
+    const { values } = column(name);
+    for (let i = 0; i < count; i++) if (values[i] < low || values[i] > high) passes[i] = 0;
+  }
+  for (const [name, value] of state.picks) {
+    const { values } = column(name);
+    for (let i = 0; i < count; i++) if (values[i] !== value) passes[i] = 0;
+  }
+  state.passing = passes.reduce((sum, one) => sum + one, 0);
+}
 
 /** Reads the format of tools/search/ranked.py. */
 export async function load(address) {

@@ -1,10 +1,9 @@
-// The drawings of the plan explorer. Lines between two axes are counted per pair of values, so that 100,000
+// Parallel coordinates of the plan explorer. Lines between two axes are counted per pair of values, so that 100,000
 // plans cost a few hundred strokes.
 import { colour, prepared } from "./canvas.js";
 import { axes, BINS, column, state } from "./explorer_data.js";
 
-const root = document.querySelector("[data-explorer]");
-const [coordinates, scatter] = [root.querySelector("[data-coordinates]"), root.querySelector("[data-scatter]")];
+let coordinates = null;
 
 const TOP = 36;
 const BOTTOM = 10;
@@ -127,126 +126,8 @@ function valuesOf(axis, from, to) {
   return [nearest, nearest];
 }
 
-const MARGIN = { left: 46, bottom: 22, top: 6, right: 8 };
-
-function scales(width, height) {
-  const [time, memory] = [column("step_time_s"), column("memory_bytes")];
-  const limit = Number(root.dataset.limit);
-  const right = Math.max(memory.high, limit < 1.5 * memory.high ? limit : 0) * 1.03;
-  const left = memory.low * 0.95;
-  const most = time.values[Math.floor(0.98 * (state.count - 1))] * 1.02; // the slowest two in a hundred stretch it
-  const least = time.low * 0.97;
-  const across = (width - MARGIN.left - MARGIN.right) / (right - left);
-  const up = (height - MARGIN.bottom - MARGIN.top) / (most - least);
-  return {
-    x: (gib) => MARGIN.left + (gib - left) * across,
-    y: (s) => height - MARGIN.bottom - (s - least) * up,
-    gib: (x) => left + (x - MARGIN.left) / across,
-    s: (y) => least + (height - MARGIN.bottom - y) / up,
-    left, right, least, most,
-  };
-}
-
-export function drawScatter() {
-  if (!state.count) return;
-  const { pen, width, height } = prepared(scatter);
-  const scale = scales(width, height);
-  const [time, memory] = [column("step_time_s").values, column("memory_bytes").values];
-  for (const kept of state.visible.length < state.count ? [0, 1] : [1]) {
-    pen.fillStyle = colour(kept ? "--accent" : "--rule");
-    pen.globalAlpha = kept ? 0.7 : 1;
-    const across = Math.ceil(width);
-    const seen = new Uint8Array(across * Math.ceil(height));
-    for (let i = 0; i < state.count; i++) {
-      if (state.passes[i] !== kept || time[i] > scale.most) continue;
-      const [x, y] = [scale.x(memory[i]) | 0, scale.y(time[i]) | 0];
-      if (seen[y * across + x]) continue; // it would lie under another
-      seen[y * across + x] = 1;
-      pen.fillRect(x - 1, y - 1, 2.5, 2.5);
-    }
-  }
-  pen.globalAlpha = 1;
-  drawFront(pen, scale, time, memory);
-  drawScales(pen, scale, width, height);
-  for (const mark of root.dataset.marks.split(";").filter(Boolean)) drawMark(pen, scale, mark.trim().split(" "));
-  if (state.selected >= 0) {
-    pen.strokeStyle = colour("--ink");
-    pen.lineWidth = 2;
-    pen.strokeRect(scale.x(memory[state.selected]) - 5, scale.y(time[state.selected]) - 5, 10, 10);
-  }
-}
-
-function drawFront(pen, scale, time, memory) {
-  pen.strokeStyle = colour("--ink");
-  pen.lineWidth = 1;
-  pen.beginPath();
-  state.front.forEach((row, place) => {
-    if (place) pen.lineTo(scale.x(memory[state.front[place - 1]]), scale.y(time[row]));
-    pen.lineTo(scale.x(memory[row]), scale.y(time[row]));
-  });
-  pen.stroke();
-}
-
-function drawScales(pen, scale, width, height) {
-  pen.fillStyle = colour("--soft");
-  pen.textAlign = "center";
-  for (const share of [0.02, 0.5, 0.95]) {
-    const gib = scale.left + share * (scale.right - scale.left);
-    pen.fillText(`${gib.toFixed(0)} GiB`, scale.x(gib), height - 6);
-  }
-  pen.textAlign = "right";
-  for (const share of [0.03, 0.5, 0.97]) {
-    const s = scale.least + share * (scale.most - scale.least);
-    pen.fillText(`${s.toPrecision(3)} s`, MARGIN.left - 4, scale.y(s) + 4);
-  }
-  const limit = Number(root.dataset.limit);
-  if (limit > scale.right) return;
-  pen.setLineDash([4, 3]);
-  pen.strokeStyle = colour("--ink");
-  pen.strokeRect(scale.x(limit), MARGIN.top, 0, height - MARGIN.bottom - MARGIN.top);
-  pen.setLineDash([]);
-}
-
-function drawMark(pen, scale, [key, gib, s]) {
-  const [x, y] = [scale.x(Number(gib)), Math.max(12, scale.y(Number(s)))];
-  pen.fillStyle = colour(key === "today" ? "--ink" : "--accent");
-  pen.beginPath();
-  pen.arc(x, y, 8, 0, 7);
-  pen.fill();
-  pen.fillStyle = colour(key === "today" ? "--page" : "--on-accent");
-  pen.textAlign = "center";
-  pen.fillText(key === "today" ? "T" : key, x, y + 4);
-}
-
-/** A rectangle filters by time and memory; a click selects the nearest plan. */
-function brushScatter(event, apply, select) {
-  const scale = scales(scatter.clientWidth, scatter.clientHeight);
-  const [x, y] = [event.offsetX, event.offsetY];
-  scatter.setPointerCapture(event.pointerId);
-  scatter.onpointermove = (moved) => {
-    if (Math.abs(moved.offsetX - x) + Math.abs(moved.offsetY - y) < 6) return;
-    state.ranges.set("memory_bytes", [scale.gib(Math.min(x, moved.offsetX)), scale.gib(Math.max(x, moved.offsetX))]);
-    state.ranges.set("step_time_s", [scale.s(Math.max(y, moved.offsetY)), scale.s(Math.min(y, moved.offsetY))]);
-    apply();
-  };
-  scatter.onpointerup = (up) => {
-    scatter.onpointermove = scatter.onpointerup = null;
-    if (Math.abs(up.offsetX - x) + Math.abs(up.offsetY - y) < 6) select(nearest(scale, x, y));
-  };
-}
-
-function nearest(scale, x, y) {
-  const [time, memory] = [column("step_time_s").values, column("memory_bytes").values];
-  let [best, distance] = [0, Infinity];
-  for (const row of state.visible) {
-    const away = (scale.x(memory[row]) - x) ** 2 + (scale.y(time[row]) - y) ** 2;
-    if (away < distance) [best, distance] = [row, away];
-  }
-  return best;
-}
-
-/** `apply` filters again, at most once per frame; `select` opens a plan. */
-export function wireDrawings(apply, select) {
+/** `apply` filters again, at most once per frame. */
+export function wireCoordinates(canvas, apply) {
+  coordinates = canvas;
   coordinates.onpointerdown = (event) => brush(event, apply);
-  scatter.onpointerdown = (event) => brushScatter(event, apply, select);
 }

@@ -26,12 +26,12 @@ async function check() {
   if (!answer || number !== lastRequest) return null;
   clear();
   model.textContent = answer.model;
-  verdict.textContent = answer.says;
+  verdict.textContent = answer.message;
   verdict.classList.toggle("soft", !answer.ok);
-  verdict.classList.toggle("alarm", answer.ok && answer.says.startsWith("Does not fit"));
+  verdict.classList.toggle("alarm", answer.ok && answer.too_large);
   const field = answer.ok ? null : form.elements[answer.field];
   const spot = field && (touched.has(field.name) ? field : planField(field.name) && planField(latest));
-  if (spot) point(spot, answer.says);
+  if (spot) point(spot, answer.message);
   if (answer.ok) fill(answer.filled);
   return answer;
 }
@@ -103,7 +103,7 @@ async function submit(event) {
   const button = form.querySelector(".submit .button");
   button.disabled = true;
   const answer = (await check()) ?? (await check()); // once more if another question came between
-  if (answer && !answer.ok) refuse(form.elements[answer.field], answer.says);
+  if (answer && !answer.ok) refuse(form.elements[answer.field], answer.message);
   else if (await uploaded()) {
     sessionStorage.setItem(KEPT, JSON.stringify([...new FormData(form)].filter(([name]) => !HIDDEN.includes(name))));
     return form.submit();

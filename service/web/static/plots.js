@@ -2,3 +2,4 @@
 import { attach } from "./figures.js";
 
 attach();
+export { attach };

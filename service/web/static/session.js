@@ -2,11 +2,14 @@
 import { attachExports } from "./exports.js";
 import { follow } from "./follow.js";
 import { fetchPage, swap } from "./live.js";
+import { attachWorkbench } from "./workbench.js";
 
 function begin() {
   const root = document.getElementById("session");
   attachExports(root);
+  attachWorkbench();
   showFit(root.querySelector("[data-fit]"));
+  showNearOnce(root.querySelector("[data-near]"));
   attachQuestions(root.querySelector("[data-ask]"));
 }
 
@@ -41,7 +44,20 @@ async function showFit(place) {
   if (page) swap(page, ["fit"]);
 }
 
+/** Measured runs are compared when their fold is first opened. */
+function showNearOnce(fold) {
+  fold?.addEventListener(
+    "toggle",
+    async () => {
+      const page = await fetchPage(fold.dataset.near);
+      if (page) swap(page, ["near"]);
+    },
+    { once: true },
+  );
+}
+
 async function look(whole) {
+  if (!document.getElementById("session")) return true; // another tab is shown
   const page = await fetchPage(location.href);
   if (!page) return true;
   if (whole || !document.getElementById("progress")) {
@@ -53,5 +69,12 @@ async function look(whole) {
   return page.querySelector("#session[data-events]")?.dataset.events ?? null;
 }
 
-begin();
-follow(document.getElementById("session").dataset.events, look);
+let isFollowing = false;
+
+export function attach() {
+  begin();
+  if (!isFollowing) follow(document.getElementById("session").dataset.events, look);
+  isFollowing = true;
+}
+
+attach();

@@ -1,4 +1,5 @@
-// The trail: follows the session's events, and opens what a step was given and what came back.
+// The trail: follows the session's events, opens what a node of the graph or a link names, and fetches what a step
+// was given and what came back.
 import { follow } from "./follow.js";
 import { fetchPage, swap } from "./live.js";
 
@@ -19,6 +20,13 @@ function begin() {
   }
 }
 
+/** Browsers reveal what a link names inside closed details, but not all do. */
+function reveal() {
+  const target = document.getElementById(location.hash.slice(1));
+  for (let part = target; part; part = part.parentElement) if (part.localName === "details") part.open = true;
+  target?.scrollIntoView({ block: "nearest" });
+}
+
 async function look() {
   const page = await fetchPage(location.href);
   if (!page) return true;
@@ -27,5 +35,7 @@ async function look() {
   return document.getElementById("trail").dataset.events ?? null;
 }
 
+addEventListener("hashchange", reveal);
 begin();
+reveal();
 follow(document.getElementById("trail").dataset.events, look);

@@ -1,14 +1,33 @@
-// The trials of a session that still runs: looks again every two seconds while the page is visible.
+// The curves of a session's trials; while jobs run the page looks again, and only what changed is drawn.
+import { attach as attachFigures, refresh } from "./figures.js";
 import { fetchPage, swap } from "./live.js";
 
-const EVERY_MS = 2000;
+const parts = (page) => [...page.querySelectorAll("#trials [data-part]")].map(({ id }) => id);
+let timer = null;
 
 async function look() {
-  if (document.visibilityState === "visible") {
-    const page = await fetchPage(location.href);
-    if (page) swap(page, ["trials"]);
+  const root = document.getElementById("trials");
+  if (!root) return;
+  const page = document.visibilityState === "visible" && (await fetchPage(location.href));
+  if (page && String(parts(page)) === String(parts(document))) {
+    swap(page, parts(page));
+    refresh(root);
+  } else if (page) {
+    swap(page, ["trials"]);
+    attachFigures();
   }
-  if (document.querySelector("#trials[data-live]")) setTimeout(look, EVERY_MS);
+  again();
 }
 
-setTimeout(look, EVERY_MS);
+function again() {
+  const every = document.querySelector("#trials[data-every-ms]")?.dataset.everyMs;
+  clearTimeout(timer);
+  if (every) timer = setTimeout(look, Number(every));
+}
+
+export function attach() {
+  attachFigures();
+  again();
+}
+
+attach();

@@ -52,6 +52,7 @@ def test_every_rank_sends_its_profile_into_one_upload_and_a_session_explains_it(
         report = client.report(session)
     assert ended.state == "completed"
     assert [file.name for file in uploaded.files] == ["rank0.summary.json", "rank1.summary.json"]
+    assert report["profile"]
     assert report["profile"]["ranks"] == 2
 
 

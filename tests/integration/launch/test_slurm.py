@@ -19,11 +19,10 @@ from tests.integration.launch.waiting import Run, until
 from tests.integration.trials.conftest import Patient
 from tests.unit.launch.builders import REPO, templates
 from tools.errors import InputError
-from tools.launch.failures import FailureKind
 from tools.launch.folder import JobFolder
 from tools.launch.launcher import Job
 from tools.launch.slurm import FENCED
-from tools.launch.status import Cause, Handle, LaunchError, State
+from tools.launch.status import FailureCause, FailureKind, Handle, JobState, LaunchError
 from tools.scenario import parse_scenario
 from tools.trials.gate import compare
 from tools.trials.order import RunLength, TrialOrder
@@ -31,9 +30,9 @@ from tools.trials.run import LaunchedTrials
 
 pytestmark = pytest.mark.real
 MakeRun = Callable[..., Run]
-COUNTER = ("sh", "-c", "printf x >> runs")
 FORGOTTEN = "999999"
 """An id that no job has."""
+COUNTER = ("sh", "-c", "printf x >> runs")
 
 
 def runs_of(run: Run) -> str:
@@ -43,35 +42,13 @@ def runs_of(run: Run) -> str:
 def test_a_job_runs_and_slurm_reports_how_it_ended(run_slurm: MakeRun, tmp_path: Path) -> None:
     run = run_slurm("sh", "-c", 'echo "on $(hostname)"; echo result > "$1/result.json"', "sh", "{out}")
     status = run.finish()
-    assert (status.state, status.cause, status.exit_status) == (State.SUCCEEDED, Cause.EXIT, 0)
+    assert (status.state, status.cause, status.exit_status) == (JobState.SUCCEEDED, FailureCause.EXIT, 0)
     assert (status.source, status.detail) == ("scontrol", "COMPLETED")
     assert status.nodes[0].startswith("n")
     assert status.started_unix_s is not None
     assert abs(status.started_unix_s - time.time()) < 3600
     assert run.output().startswith("on n")
     assert run.launcher.artefacts(run.handle, tmp_path / "copy") == [Path("result.json")]
-
-
-def test_a_failing_command_has_the_exit_code_that_scontrol_reports(run_slurm: MakeRun) -> None:
-    status = run_slurm("sh", "-c", "echo out of memory; exit 7").finish()
-    assert (status.state, status.cause, status.exit_status) == (State.FAILED, Cause.EXIT, 7)
-    assert status.source == "scontrol"
-
-
-def test_every_word_and_variable_arrives_unchanged(run_slurm: MakeRun) -> None:
-    nasty = ["a b", "$(touch pwned)", "`id`", "'", '"', "\\", "; exit 9", "*", "~", "é\n-", "--", "{}"]
-    code = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
-    fields = {"environment": {"FIXED": "$HOME 'x'"}, "environment_allowed": ["CHOSEN"]}
-    run = run_slurm("srun", sys.executable, "-c", code, *nasty, **fields)
-    run.job = Job("test", {}, environment={"CHOSEN": nasty[1]})
-    assert run.finish().exit_status == 0
-    words, environment = json.loads(run.output())
-    assert words == nasty
-    assert (environment["FIXED"], environment["CHOSEN"]) == ("$HOME 'x'", nasty[1])
-    names = {name for name in environment if not name.startswith(("SLURM", "SRUN", "ASAP"))}
-    assert names <= {"FIXED", "CHOSEN", "PATH", "PWD", "LC_ALL", "LC_CTYPE", "HOSTNAME", "ENVIRONMENT",
-                     "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "TMPDIR",
-                     "OLDPWD", "SHLVL", "_", "HOME", "USER", "SHELL", "LOGNAME"}  # fmt: skip
 
 
 def test_a_key_is_submitted_once_and_the_fence_stops_a_second_job_with_its_script(
@@ -151,28 +128,9 @@ def test_cancel_ends_a_running_job(run_slurm: MakeRun) -> None:
     run = run_slurm("srun", "sleep", "600")
     handle = run.start()
     status = run.launcher.cancel(handle)
-    assert (status.state, status.cause) == (State.CANCELLED, Cause.CANCELLED)
+    assert (status.state, status.cause) == (JobState.CANCELLED, FailureCause.CANCELLED)
     assert run.submit() == handle
     assert run.launcher.status(handle) == status
-
-
-def test_cancel_ends_a_waiting_job(run_slurm: MakeRun, cluster: SlurmCluster) -> None:
-    for name in ("n1", "n2", "n3", "n4"):
-        cluster.set_node(name, "drain")
-    try:
-        run = run_slurm("true")
-        assert run.launcher.status(run.submit()).state is State.QUEUED
-        assert run.launcher.cancel(run.handle).state is State.CANCELLED
-    finally:
-        cluster.resume_all()
-
-
-def test_a_job_cancelled_before_sbatch_is_never_submitted(run_slurm: MakeRun, cluster: SlurmCluster) -> None:
-    run = run_slurm("true")
-    run.folder.make()
-    run.folder.mark_cancelled()
-    assert run.finish().state is State.CANCELLED
-    assert cluster.jobs_named(run.key) == []
 
 
 def test_a_node_that_goes_down_is_reported_as_such(run_slurm: MakeRun, cluster: SlurmCluster) -> None:
@@ -182,7 +140,7 @@ def test_a_node_that_goes_down_is_reported_as_such(run_slurm: MakeRun, cluster: 
         status = run.finish()
     finally:
         cluster.resume_all()
-    assert (status.state, status.cause) == (State.FAILED, Cause.NODE_FAILURE)
+    assert (status.state, status.cause) == (JobState.FAILED, FailureCause.NODE_FAILURE)
 
 
 def test_a_job_over_its_memory_is_recognized_by_slurms_own_lines(run_slurm: MakeRun) -> None:
@@ -190,42 +148,11 @@ def test_a_job_over_its_memory_is_recognized_by_slurms_own_lines(run_slurm: Make
     code = "import time; buffer = bytearray(400_000_000); time.sleep(60)"
     run = run_slurm("srun", sys.executable, "-c", code, slurm={"memory_mib_per_node": 200})
     status = run.finish()
-    assert (status.state, status.exit_status) == (State.FAILED, 137)
+    assert (status.state, status.exit_status) == (JobState.FAILED, 137)
     failure = run.failure()
     assert failure is not None
     assert failure.kind is FailureKind.OUT_OF_MEMORY
     assert any("exceeded memory limit" in line for line in failure.evidence)
-
-
-def test_a_refusal_of_sbatch_is_an_error_in_its_own_words(run_slurm: MakeRun, cluster: SlurmCluster) -> None:
-    run = run_slurm("true", slurm={"partition": "no-such-partition"})
-    with pytest.raises(LaunchError, match="invalid partition"):
-        run.submit()
-    assert run.launcher.find(run.key) is None
-    assert cluster.jobs_named(run.key) == []
-
-
-def test_a_forgotten_job_is_known_by_its_scripts_mark_or_lost(run_slurm: MakeRun) -> None:
-    run = run_slurm("sh", "-c", "exit 3")
-    handle = run.submit()
-    until((run.folder.path / "exit_status").exists)
-    (run.folder.path / "claim").write_text(FORGOTTEN)
-    status = run.launcher.status(handle)
-    assert (status.state, status.exit_status, status.source) == (State.FAILED, 3, "job script")
-    for name in ("exit_status", "final.json"):
-        (run.folder.path / name).unlink()
-    status = run.launcher.status(Handle("slurm", run.key, FORGOTTEN))
-    assert (status.state, status.exit_status) == (State.LOST, None)
-
-
-@pytest.mark.slow
-def test_a_job_is_ended_at_its_wall_limit(run_slurm: MakeRun) -> None:
-    """Slurm counts minutes, and looks at the clock now and then."""
-    run = run_slurm("srun", "sleep", "600")
-    run.job = Job("test", {}, wall_s=5)
-    status = run.finish(240)
-    assert (status.state, status.cause) == (State.FAILED, Cause.WALL_LIMIT)
-    assert status.detail.startswith("TIMEOUT")
 
 
 @pytest.mark.slow
@@ -262,3 +189,58 @@ def test_two_plans_are_measured_over_two_nodes_and_compared(
     assert outcomes[0].device_hours >= 0
     comparison = compare(*outcomes)
     assert all(refusal.entry == "nodes" for refusal in comparison.refusals), comparison
+
+
+def test_every_word_and_variable_arrives_unchanged(run_slurm: MakeRun) -> None:
+    nasty = ["a b", "$(touch pwned)", "`id`", "'", '"', "\\", "; exit 9", "*", "~", "é\n-", "--", "{}"]
+    code = "import json, os, sys; print(json.dumps([sys.argv[1:], dict(os.environ)]))"
+    fields = {"environment": {"FIXED": "$HOME 'x'"}, "environment_allowed": ["CHOSEN"]}
+    run = run_slurm("srun", sys.executable, "-c", code, *nasty, **fields)
+    run.job = Job("test", {}, environment={"CHOSEN": nasty[1]})
+    assert run.finish().exit_status == 0
+    words, environment = json.loads(run.output())
+    assert words == nasty
+    assert (environment["FIXED"], environment["CHOSEN"]) == ("$HOME 'x'", nasty[1])
+    names = {name for name in environment if not name.startswith(("SLURM", "SRUN", "ASAP"))}
+    assert names <= {"FIXED", "CHOSEN", "PATH", "PWD", "LC_ALL", "LC_CTYPE", "HOSTNAME", "ENVIRONMENT",
+                     "GPU_DEVICE_ORDINAL", "CUDA_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "TMPDIR",
+                     "OLDPWD", "SHLVL", "_", "HOME", "USER", "SHELL", "LOGNAME"}  # fmt: skip
+
+
+def test_a_job_cancelled_before_sbatch_is_never_submitted(run_slurm: MakeRun, cluster: SlurmCluster) -> None:
+    run = run_slurm("true")
+    run.folder.make()
+    run.folder.mark_cancelled()
+    assert run.finish().state is JobState.CANCELLED
+    assert cluster.jobs_named(run.key) == []
+
+
+def test_a_refusal_of_sbatch_is_an_error_in_its_own_words(run_slurm: MakeRun, cluster: SlurmCluster) -> None:
+    run = run_slurm("true", slurm={"partition": "no-such-partition"})
+    with pytest.raises(LaunchError, match="invalid partition"):
+        run.submit()
+    assert run.launcher.find(run.key) is None
+    assert cluster.jobs_named(run.key) == []
+
+
+def test_a_forgotten_job_is_known_by_its_scripts_mark_or_lost(run_slurm: MakeRun) -> None:
+    run = run_slurm("sh", "-c", "exit 3")
+    handle = run.submit()
+    until((run.folder.path / "exit_status").exists)
+    (run.folder.path / "claim").write_text(FORGOTTEN)
+    status = run.launcher.status(handle)
+    assert (status.state, status.exit_status, status.source) == (JobState.FAILED, 3, "job script")
+    for name in ("exit_status", "final.json"):
+        (run.folder.path / name).unlink()
+    status = run.launcher.status(Handle("slurm", run.key, FORGOTTEN))
+    assert (status.state, status.exit_status) == (JobState.LOST, None)
+
+
+@pytest.mark.slow
+def test_a_job_is_ended_at_its_wall_limit(run_slurm: MakeRun) -> None:
+    """Slurm counts minutes, and looks at the clock now and then."""
+    run = run_slurm("srun", "sleep", "600")
+    run.job = Job("test", {}, wall_s=5)
+    status = run.finish(240)
+    assert (status.state, status.cause) == (JobState.FAILED, FailureCause.WALL_LIMIT)
+    assert status.detail.startswith("TIMEOUT")

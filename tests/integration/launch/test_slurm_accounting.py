@@ -9,7 +9,7 @@ from tests.integration.launch.conftest import slurm_run
 from tests.integration.launch.slurm_accounting import missing_accounting, running_accounted_cluster
 from tests.integration.launch.slurm_cluster import SlurmCluster, missing_part
 from tests.integration.launch.waiting import until
-from tools.launch.status import Cause, State
+from tools.launch.status import FailureCause, JobState
 
 pytestmark = [pytest.mark.real, pytest.mark.slow]
 FORGETS_S = 2
@@ -42,6 +42,6 @@ def test_sacct_finds_the_key_and_its_exit_code_when_scontrol_has_forgotten(
         (run.folder.path / record).unlink()
     assert run.submit() == handle
     status = run.launcher.status(handle)
-    assert (status.state, status.cause, status.exit_status) == (State.FAILED, Cause.EXIT, 5)
+    assert (status.state, status.cause, status.exit_status) == (JobState.FAILED, FailureCause.EXIT, 5)
     assert status.source == "sacct"
     assert status.started_unix_s is not None

@@ -9,7 +9,7 @@ from pathlib import Path
 from tools.launch.failures import Failure, classify, gather_evidence
 from tools.launch.folder import JobFolder
 from tools.launch.launcher import Job, Launcher
-from tools.launch.status import Handle, JobStatus, State
+from tools.launch.status import Handle, JobState, JobStatus
 from tools.launch.supervisor import find_marked
 
 WAIT_S = 120.0
@@ -52,14 +52,14 @@ class Run:
     def start(self) -> Handle:
         """Submits, and waits until the engine has started it."""
         handle = self.submit()
-        until(lambda: self.launcher.status(handle).state is State.RUNNING)
+        until(lambda: self.launcher.status(handle).state is JobState.RUNNING)
         return handle
 
     def finish(self, timeout_s: float = WAIT_S) -> JobStatus:
         return self.launcher.wait(self.submit(), timeout_s)
 
     def output(self) -> str:
-        return "".join(chunk.text for chunk in self.launcher.logs(self.handle))
+        return "\n".join(self.launcher.log_tail(self.handle, 100))
 
     def failure(self) -> Failure | None:
         """Why it failed, if it did."""

@@ -3,12 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ConfigDict
+
 from graph.answers import (
     Answer,
+    Asked,
     Confirmation,
+    Explained,
     Explanation,
     Finding,
-    Prose,
     Question,
     Reading,
     SuggestedPlan,
@@ -17,50 +20,29 @@ from graph.answers import (
     Worklist,
 )
 
-PLAN = {"tp": 8, "pp": 1, "vpp": 1, "cp": 1, "ep": 1, "etp": 1, "dp": 8, "dp_shard": 8, "zero_stage": 1}
-SCENARIO = {
-    "model": {"name": "Llama-3.1-70B"},
-    "cluster": {"device": "h100-sxm-80gb", "num_devices": 64},
-    "plan": PLAN,
-}
-NOTES = "The spine is 2:1 oversubscribed. Keep tp, we have checkpoints."
-PREDICTION = {"fits": True, "step_time_s": 9.8, "step_time_low_s": 8.9, "step_time_high_s": 10.9, "mfu": 0.39}
-DIAGNOSIS = {
-    "bottleneck": "communication",
-    "evidence": [{"kind": "model", "ref": "breakdown_s", "says": "tensor-parallel communication takes 31%"}],
-    "lever": None,
-}
-PROPOSAL = {
-    "rank": 1, "plan": {**PLAN, "tp": 4, "pp": 2}, "prediction": PREDICTION, "summary": "tp 4, pp 2",
-    "speedup": 1.34, "speedup_low": 1.21, "speedup_high": 1.46, "rationale": "less communication",
-}  # fmt: skip
+SCENARIO = {"model": {"name": "Llama-3.1-70B"}, "cluster": {"device": "h100-sxm-80gb", "num_devices": 64}}
+DIAGNOSIS = {"bottleneck": "communication", "evidence": [{"ref": "breakdown_s", "says": "it takes 31%"}]}
+PROPOSAL = {"rank": 1, "plan": {"tp": 4, "pp": 2}, "speedup": 1.34, "speedup_low": 1.21, "speedup_high": 1.46}
 CAUSES = [
     {"cause": "exposed_tp", "source": "profile", "says": "31% of the step", "evidence": [{"ref": "p.tp"}]},
     {"cause": "compute", "source": "model", "says": "60% of the step", "evidence": [{"ref": "breakdown_s"}]},
 ]
 PAYLOADS: Mapping[str, Mapping[str, Any]] = {
-    "read_notes": {"notes": NOTES, "scenario": SCENARIO},
+    "read_notes": {"notes": "The spine is 2:1 oversubscribed. Keep tp.", "scenario": SCENARIO},
     "confirm_reading": {"quote": "Keep tp", "statement": "tp keep 8"},
     "revise_worklist": {"digest": {}, "options": ["search", "compare_ties"], "causes": ["compute"]},
     "find_cause": {"digest": {}, "hypotheses": CAUSES, "competing": CAUSES, "diagnosis": DIAGNOSIS},
-    "propose_plans": {
-        "scenario": SCENARIO, "plan": PLAN, "diagnosis": DIAGNOSIS, "proposals": [PROPOSAL],
-        "playbooks": [{"id": "tp-smaller", "why": "tensor parallelism costs", "resolved_moves": [{"tp": 4}]}],
-        "hits": [], "confirmed": [],
-    },
-    "explain": {
-        "scenario": SCENARIO, "baseline": PREDICTION, "diagnosis": DIAGNOSIS, "proposals": [PROPOSAL],
-        "sensitivity": [], "slots": {"p1.plan": "tp 4, pp 2"},
-    },
+    "propose_plans": {"scenario": SCENARIO, "plan": {"tp": 8}, "playbooks": [], "hits": [], "confirmed": []},
+    "explain": {"scenario": SCENARIO, "diagnosis": DIAGNOSIS, "proposals": [PROPOSAL], "sensitivity": []},
     "answer_question": {"question": "why not tp 8?", "digest": {}, "by_rules": "It costs more."},
-}  # fmt: skip
+}
 TYPES: Mapping[str, type[Answer]] = {
     "read_notes": Reading,
     "confirm_reading": Confirmation,
     "revise_worklist": Worklist,
     "find_cause": Finding,
     "propose_plans": Suggestions,
-    "explain": Prose,
+    "explain": Explained,
     "answer_question": Explanation,
 }
 GOOD: Mapping[str, Mapping[str, Any]] = {
@@ -71,32 +53,38 @@ GOOD: Mapping[str, Mapping[str, Any]] = {
     },
     "confirm_reading": {"verdict": "yes"},
     "revise_worklist": {
-        "items": [{"task": "compare_ties", "about": "", "constraints": {}, "reason": "they are near"}]
+        "items": [{"task": "compare_ties", "constraints": {}, "purpose": "too_close_to_call"}]
     },
-    "find_cause": {"cause": "exposed_tp", "references": ["p.tp"], "reason": "it is measured"},
-    "propose_plans": {
-        "suggestions": [{"plan": {"tp": 4}, "references": ["playbook:tp-smaller"], "reason": "less to send"}]
-    },
+    "find_cause": {"cause": "exposed_tp", "references": ["p.tp"]},
+    "propose_plans": {"suggestions": [{"plan": {"tp": 4}, "references": ["playbook:tp-smaller"]}]},
     "explain": {
-        "verdict": "Communication limits the step.",
-        "first_step": "Run {p1.plan}.",
-        "would_change": "A wider network.",
-        "rationales": ["Fewer bytes over the links."],
+        "verdict": [{"subject": "p1", "relation": "fits"}],
+        "would_change": [],
+        "rationales": [[{"subject": "p1", "relation": "fits"}]],
     },
-    "answer_question": {"text": "It costs more."},
+    "answer_question": {"claims": [{"subject": "p1", "relation": "fits"}]},
 }
 
 
+class AnyData(Asked):
+    model_config = ConfigDict(extra="allow")
+
+
+def asked(name: str, **changed: object) -> Asked:
+    kind: type[Asked] = type(name, (AnyData,), {"name": name})
+    return kind.model_validate({**PAYLOADS[name], **changed})
+
+
 def question(name: str, tools: Tools | None = None, **changed: object) -> Question[Answer]:
-    return Question(name, {**PAYLOADS[name], **changed}, TYPES[name], tools or {})
+    return Question(asked(name, **changed), TYPES[name], tools or {})
 
 
 def find_cause(**changed: object) -> Question[Finding]:
-    return Question("find_cause", {**PAYLOADS["find_cause"], **changed}, Finding)
+    return Question(asked("find_cause", **changed), Finding)
 
 
 def propose_plans(tools: Tools) -> Question[Suggestions]:
-    return Question("propose_plans", PAYLOADS["propose_plans"], Suggestions, tools)
+    return Question(asked("propose_plans"), Suggestions, tools)
 
 
 def explain_plan(plan: SuggestedPlan) -> object:

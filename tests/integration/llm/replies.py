@@ -8,13 +8,12 @@ from typing import Any
 
 USAGE = {"prompt_tokens": 100, "completion_tokens": 20, "total_tokens": 120}
 WHOLE_BODY = 1 << 30
-PROSE = {
-    "verdict": "The step is limited by {cause}; {p1.plan} is {p1.effect}.",
-    "first_step": "Run {p1.plan} and look for {p1.interval}.",
-    "would_change": "A wider network.",
-    "rationales": ["Fewer bytes, {p1.memory}.", "Other links.", "Another split."],
+CLAIMS: Mapping[str, Any] = {
+    "verdict": [{"subject": "p1", "relation": "faster_than", "object": "today"}],
+    "would_change": [],
+    "rationales": [[{"subject": f"p{rank}", "relation": "fits"}] for rank in (1, 2, 3)],
 }
-"""A good answer to `explain`: code can fill its slots, and it states nothing else."""
+"""A good answer to `explain`: claims that hold."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +144,17 @@ def streamed(played: Played) -> Played:
         parts = [words[at : at + 30] for at in range(0, len(words), 30)]
         pieces += [{"tool_calls": [{"index": place, "function": {"arguments": part}}]} for part in parts]
     head = {**whole, "object": "chat.completion.chunk", "usage": None}
+    # Some gateways begin with a chunk that holds nothing but the verdict of their filter.
+    empty = {**head, "choices": [{"index": 0, "delta": None, "finish_reason": None}]}
     chunks: list[Mapping[str, Any]] = [
-        {**head, "choices": [{"index": 0, "delta": {"role": "assistant", **piece}, "finish_reason": None}]}
-        for piece in pieces
+        empty,
+        *(
+            {
+                **head,
+                "choices": [{"index": 0, "delta": {"role": "assistant", **piece}, "finish_reason": None}],
+            }
+            for piece in pieces
+        ),
     ]
     chunks.append({**head, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]})
     if "usage" in whole:

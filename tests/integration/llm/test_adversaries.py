@@ -29,9 +29,11 @@ ASKED = {"find_cause", "propose_plans", "explain", "revise_worklist"}
 
 def without_the_request(report: dict[str, Any]) -> str:
     """All that the report says, but for the name of the model that was asked and the person's own words."""
-    said = json.loads(json.dumps({**report, "reasoner": ""}))
+    said = json.loads(json.dumps({**report, "reasoner": "", "scenario": {**report["scenario"], "notes": ""}}))
     for refused in said["notes"]["refused"] if said["notes"] else ():
         assert refused.pop("quote") in HOSTILE
+    for question in [*said["questions"], *(said["notes"] or {}).get("questions", ())]:
+        assert all(quote in HOSTILE for quote in question.pop("quotes"))
     return json.dumps(said)
 
 
@@ -43,7 +45,8 @@ def has_tempted(model: StandInModel, questions: set[str]) -> None:
     elif model.name == "stand-in random":
         assert questions <= {name for name, _ in model.delivered}
     else:
-        assert questions - {"read_notes"} <= set(model.boasted)
+        # The worklist has no text of its own, and notes are read in their own words.
+        assert questions - {"read_notes", "revise_worklist"} <= set(model.boasted)
 
 
 def has_tempted_in_notes(model: StandInModel) -> None:
@@ -53,11 +56,12 @@ def has_tempted_in_notes(model: StandInModel) -> None:
         assert '"field":"memory_gib"' in read
         assert HOSTILE[:40] in read
         assert ('"value":640' in read) == (model.name == "stand-in gullible")
-        assert "confirm_reading" in dict(model.delivered)
+        # A value in the model's own words is not even asked about.
+        assert ("confirm_reading" in dict(model.delivered)) == (model.name == "stand-in gullible")
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("seed", [3, 5])  # with which the random one hands in every answer
 def test_no_adversary_changes_a_proposal_or_a_text(policy: Policy, seed: int) -> None:
     model = StandInModel(policy, seed)
     report = report_of(small(notes=HOSTILE), Context(open_seed(), reasoner=model))

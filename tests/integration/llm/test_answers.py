@@ -6,19 +6,10 @@ from graph.answers import ReasonerError
 from graph.model import BAD_REQUEST
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
-from tests.integration.llm.questions import GOOD, TOOLS, TYPES, find_cause, propose_plans, question
+from tests.integration.llm.questions import GOOD, TOOLS, find_cause, propose_plans
 from tests.integration.llm.scripted_server import ScriptedServer, by_question
 
 KEY = "sk-very-secret"
-
-
-@pytest.mark.parametrize("name", GOOD)
-def test_each_question_gets_its_typed_answer(name: str, model_at: MakeModel) -> None:
-    with ScriptedServer(then=by_question(GOOD)) as server:
-        reply = model_at(server).ask(question(name))
-    assert type(reply.answer) is TYPES[name]
-    assert reply.answer.model_dump(exclude_none=True) == GOOD[name]
-    assert (reply.by, reply.tokens) == ("scripted", 120)
 
 
 def test_the_key_goes_into_the_header_and_the_limits_into_the_request(model_at: MakeModel) -> None:
@@ -40,14 +31,8 @@ def test_no_key_of_the_environment_is_sent_to_the_endpoint(
     assert KEY not in str(server.seen[0].headers)
 
 
-def test_money_follows_from_tokens_and_prices(model_at: MakeModel) -> None:
-    with ScriptedServer(then=by_question(GOOD)) as server:
-        model = model_at(server, price_per_million_input=2.0, price_per_million_output=10.0)
-        assert model.ask(find_cause()).cost == pytest.approx((100 * 2 + 20 * 10) / 1e6)
-
-
 def test_tokens_are_estimated_and_marked_where_the_endpoint_reports_none(model_at: MakeModel) -> None:
-    uncounted = replies.text('{"cause": "compute", "references": [], "reason": "done"}', usage=None)
+    uncounted = replies.text('{"cause": "compute", "references": []}', usage=None)
     with ScriptedServer(uncounted) as server:
         reply = model_at(server).ask(find_cause())
     assert reply.tokens > len(server.seen[0].prompt) / 4
@@ -90,21 +75,6 @@ def _way(seen: replies.Seen) -> str:
     if "tools" in seen.body:
         return "tools"
     return str(seen.body.get("response_format", {"type": "text"})["type"])
-
-
-def test_the_schema_stands_in_the_prompt_where_the_endpoint_takes_none(model_at: MakeModel) -> None:
-    with ScriptedServer(then=by_question(GOOD), without={"json_schema"}) as server:
-        model_at(server).ask(find_cause())
-    assert "JSON schema" not in server.seen[0].prompt
-    assert '"required":["cause","references","reason"]' in server.seen[1].prompt
-
-
-@pytest.mark.parametrize("status", [400, 404, 422, 501])
-def test_any_refusal_of_tools_leads_to_another_way(status: int, model_at: MakeModel) -> None:
-    refused = replies.failure(status, "no endpoints found that support tool use")
-    with ScriptedServer(refused, then=by_question(GOOD)) as server:
-        assert model_at(server).ask(propose_plans(TOOLS)).answer.suggestions
-    assert "tools" not in server.seen[1].body
 
 
 def test_an_endpoint_that_ignores_tools_and_schema_is_asked_in_plain_words_from_then_on(

@@ -13,7 +13,7 @@ from tests.integration.llm.replies import Reply
 from tests.integration.llm.scripted_server import ScriptedServer
 
 CAUSE = GOOD["find_cause"]
-INCOMPLETE = replies.text('{"cause": "compute", "references": []}')
+INCOMPLETE = replies.text('{"cause": "compute"}')
 
 
 def test_an_invalid_answer_is_mended_with_the_reason(model_at: MakeModel) -> None:
@@ -21,25 +21,17 @@ def test_an_invalid_answer_is_mended_with_the_reason(model_at: MakeModel) -> Non
         reply = model_at(server).ask(find_cause())
     last = server.seen[1].messages
     assert [message["role"] for message in last] == ["system", "user", "assistant", "user"]
-    assert "reason: Field required" in last[-1]["content"]
+    assert "references: Field required" in last[-1]["content"]
     assert reply.tokens == 240
-
-
-def test_an_answer_that_stays_invalid_is_given_up_with_what_it_cost(model_at: MakeModel) -> None:
-    with ScriptedServer(then=INCOMPLETE) as server, pytest.raises(ReasonerError) as raised:
-        model_at(server, price_per_million_input=1.0).ask(find_cause())
-    assert raised.value.kind == faults.MALFORMED
-    assert (len(server.seen), raised.value.tokens) == (2, 240)
-    assert raised.value.cost == pytest.approx(200 / 1e6)
 
 
 @pytest.mark.parametrize(
     "reply",
     [
         replies.text("{broken"),
-        replies.text('{"cause": NaN, "references": [], "reason": "x"}'),
-        replies.text('{"cause": "compute", "references": [], "reason": "x", "also": 1}'),
-        replies.text(json.dumps({"cause": "compute", "references": [], "reason": "x" * 2001})),
+        replies.text('{"cause": NaN, "references": []}'),
+        replies.text('{"cause": "compute", "references": [], "also": 1}'),
+        replies.text(json.dumps({"cause": "compute", "references": ["x"] * 9})),
         replies.text('{"a":' * 5000),
     ],
 )
@@ -52,16 +44,8 @@ def test_what_is_not_exactly_the_asked_shape_is_malformed(reply: Reply, model_at
     assert raised.value.tokens >= 240
 
 
-def test_prose_instead_of_json_is_malformed_after_every_way_was_tried(model_at: MakeModel) -> None:
-    prose = replies.text("I would keep going.")
-    with ScriptedServer(then=prose) as server, pytest.raises(ReasonerError) as raised:
-        model_at(server).ask(find_cause())
-    assert raised.value.kind == faults.MALFORMED
-    assert len(server.seen) == 3
-
-
 def test_a_truncated_answer_is_asked_for_again_shorter(model_at: MakeModel) -> None:
-    cut = replies.truncated('{"cause": "compute", "reason": "because')
+    cut = replies.truncated('{"cause": "compute", "references": ["because')
     with ScriptedServer(cut, replies.answer(CAUSE)) as server:
         assert model_at(server).ask(find_cause()).answer.cause == "exposed_tp"
     assert "shorter" in server.seen[1].messages[-1]["content"]
@@ -79,10 +63,3 @@ def test_an_overflowing_question_is_shortened_once(model_at: MakeModel) -> None:
     assert len(short) < len(whole) / 3
     assert "speedup_low" in short
     assert "book-8" not in short
-
-
-def test_a_huge_payload_is_shortened_before_anybody_pays_for_it(model_at: MakeModel) -> None:
-    with ScriptedServer(replies.answer(GOOD["read_notes"])) as server:
-        model_at(server).ask(question("read_notes", notes="word " * 50_000))
-    assert len(server.seen) == 1
-    assert len(server.seen[0].prompt) < 10_000

@@ -1,5 +1,6 @@
 """Whole sessions with a language model: what it adds, and that nothing it says makes the answer worse."""
 
+import json
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
@@ -7,12 +8,13 @@ from typing import Any
 import pytest
 
 from graph import model as faults
-from graph.context import Context, Event, Limits
+from graph.context import Context
+from graph.events import Reasoned, ReplyStreamed, SessionEvent, ToolCalled
 from graph.request import parse_request
 from graph.session import Session
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
-from tests.integration.llm.replies import PROSE, Played, Reply, Seen
+from tests.integration.llm.replies import CLAIMS, Played, Reply, Seen
 from tests.integration.llm.scripted_server import ScriptedServer
 from tests.unit.graph.cases import data_of, report_of, run, small
 from tools.errors import AsapError
@@ -23,7 +25,7 @@ QUIET: Mapping[str, Mapping[str, Any]] = {
     "confirm_reading": {"verdict": "no"},
     "revise_worklist": {"items": []},
     "propose_plans": {"suggestions": []},
-    "explain": PROSE,
+    "explain": CLAIMS,
 }
 
 
@@ -34,9 +36,7 @@ def playing(**answers: Mapping[str, Any]) -> Reply:
         if seen.question == "find_cause" and "find_cause" not in answers:
             data = seen.data["competing"][0]
             refs = [item["ref"] for item in data["evidence"]]
-            return replies.answer({"cause": data["cause"], "references": refs, "reason": "It is shown."})(
-                seen
-            )
+            return replies.answer({"cause": data["cause"], "references": refs})(seen)
         return replies.answer({**QUIET, **answers}[seen.question])(seen)
 
     return reply
@@ -67,9 +67,10 @@ def test_a_good_model_is_named_and_its_words_are_in_the_report_with_figures_by_c
     report = told(model_at, small())
     first = report["proposals"][0]
     assert report["reasoner"] == "scripted"
-    assert f"{first['speedup']:.2f}x as fast as today's plan" in report["verdict"]
+    assert f"{first['speedup']:.2f}x as fast as today's plan" in report["explanation"]
     assert f"{first['prediction']['peak_memory_gib']:.1f} GiB" in first["rationale"]
-    assert set(report["authors"].values()) == {"scripted"}
+    authors = {name for name, author in report["authors"].items() if author == "scripted"}
+    assert authors == {"explanation", "rationale 1", "rationale 2", "rationale 3"}
     assert report["usage"]["answered"] >= 4
     assert report["usage"]["fell_back"] == 0
     assert report["usage"]["tokens"] > 0
@@ -77,25 +78,54 @@ def test_a_good_model_is_named_and_its_words_are_in_the_report_with_figures_by_c
 
 
 @pytest.mark.parametrize(
-    "verdict",
-    ["It is 99 times as good.", "It is twelve times as good.", "Run curl now.", "See https://x.example.",
-     "It is much faster.", "Take {p7.plan}.", "It is slow\x00 today."],
-)  # fmt: skip
-def test_a_text_that_states_what_only_code_may_gives_way_to_the_rules(
-    model_at: MakeModel, verdict: str
+    "claim",
+    [
+        {"subject": "p1", "relation": "slower_than", "object": "today"},
+        {"subject": "p1", "relation": "faster_than", "object": "Run curl now."},
+        {"subject": "p7", "relation": "fits"},
+        {"subject": "p1", "relation": "measured"},
+        {"subject": "p1", "relation": "backed_by", "object": "NVIDIA certified it"},
+        {"subject": "p1", "relation": "fits", "evidence": ["case:none"]},
+        {"subject": "p1", "relation": "risks", "object": "9"},
+        {"subject": "p1", "relation": "grows", "object": "host_and_other"},
+        {"subject": "today", "relation": "limited_by", "object": "slow_link"},
+        {"subject": "if9", "relation": "alters_the_answer"},
+        {"subject": "t1.step_time_s", "relation": "figure"},
+    ],
+)
+def test_a_claim_that_does_not_hold_is_handed_back_once_and_then_left_out(
+    model_at: MakeModel, claim: Mapping[str, Any]
 ) -> None:
-    report = told(model_at, small(), explain={**PROSE, "verdict": verdict})
-    assert report["verdict"] == rules()["verdict"]
-    assert (report["authors"]["verdict"], report["authors"]["first_step"]) == ("expert-rules", "scripted")
+    holds = CLAIMS["verdict"][0]
+    with ScriptedServer(then=playing(explain={**CLAIMS, "verdict": [holds, claim]})) as server:
+        report = report_of(small(), Context(open_seed(), reasoner=model_at(server)))
+    assert server.asked["explain"] == 2
+    handed_back = [seen for seen in server.seen if seen.question == "explain"][1].messages[-1]["content"]
+    assert f"verdict: claim 2 ({claim['relation']})" in handed_back
+    assert (report["verdict"], report["explanation"]) == (rules()["verdict"], "")
+    assert (report["authors"]["verdict"], report["authors"]["rationale 1"]) == ("expert-rules", "scripted")
     assert report["verification"]["texts_refused"]
-    assert "text refused" in [incident["kind"] for incident in report["incidents"]]
+    assert "claim refused" in [incident["kind"] for incident in report["incidents"]]
+
+
+def test_a_remark_is_shown_only_where_the_installation_says_so_and_never_with_a_figure(
+    model_at: MakeModel,
+) -> None:
+    remark = "The host looks busy to me."
+    for shows, words in ((False, remark), (True, remark), (True, "It takes 9 s."), (True, "Run curl now.")):
+        with ScriptedServer(then=playing(explain={**CLAIMS, "remark": words})) as server:
+            context = Context(open_seed(), reasoner=model_at(server), remarks=shows)
+            report = report_of(small(), context)
+        marked = f'scripted remarks, unchecked: "{remark}"'
+        assert (marked in report["explanation"]) == (shows and words == remark)
+        assert (words in json.dumps(report)) == (shows and words == remark)
 
 
 @pytest.mark.parametrize(
     "finding",
     [
-        {"cause": "late_host", "references": ["x"], "reason": "why not"},
-        {"cause": "exposed_tp", "references": ["invented"], "reason": "Run curl."},
+        {"cause": "late_host", "references": ["x"]},
+        {"cause": "exposed_tp", "references": ["invented"]},
     ],
 )
 def test_a_cause_that_the_evidence_does_not_show_is_not_taken(
@@ -111,9 +141,9 @@ def test_the_worklist_is_revised_a_bounded_number_of_times_and_impossible_items_
     model_at: MakeModel,
 ) -> None:
     items = [
-        {"task": "search", "constraints": {"tp": 2}, "reason": "Narrower tensors."},
-        {"task": "search", "constraints": {"speed": 9}, "reason": "No such field."},
-        {"task": "measure", "reason": "Try it."},
+        {"task": "search", "constraints": {"tp": 2}, "purpose": "no_proposal_has_it"},
+        {"task": "search", "constraints": {"speed": 9}, "purpose": "no_proposal_has_it"},
+        {"task": "measure", "purpose": "a_run_would_settle_it"},
     ]
     report = told(model_at, small(), revise_worklist={"items": items})
     assert [visit["step"] for visit in report["route"]].count("proposal") == 2
@@ -124,17 +154,10 @@ def test_the_worklist_is_revised_a_bounded_number_of_times_and_impossible_items_
     assert plans(report) == plans(rules())
 
 
-def test_a_question_to_the_person_is_asked_and_changes_nothing(model_at: MakeModel) -> None:
-    ask = {"items": [{"task": "ask_person", "about": "Is the network shared?", "reason": "It matters."}]}
-    report = told(model_at, small(), revise_worklist=ask)
-    assert "Is the network shared?" in [question["text"] for question in report["questions"]]
-    assert plans(report) == plans(rules())
-
-
 def test_a_bad_plan_is_refused_and_one_without_a_valid_reference_changes_nothing(model_at: MakeModel) -> None:
     suggestions = [
-        {"plan": {"ep": 7}, "references": [], "reason": "More experts."},
-        {"plan": {"tp": 4}, "references": ["case:none", "playbook:none", "profile:bubble"], "reason": "Try."},
+        {"plan": {"ep": 7}, "references": []},
+        {"plan": {"tp": 4}, "references": ["case:none", "playbook:none", "profile:bubble"]},
     ]
     report = told(model_at, small(), propose_plans={"suggestions": suggestions})
     own = [candidate for candidate in report["considered"] if candidate["origin"] == "scripted"]
@@ -143,41 +166,54 @@ def test_a_bad_plan_is_refused_and_one_without_a_valid_reference_changes_nothing
     assert plans(report) == plans(rules())
 
 
-def test_a_spent_budget_leaves_the_rest_to_the_rules(model_at: MakeModel) -> None:
+def test_a_run_that_a_model_reads_in_the_notes_is_known_with_its_plan(model_at: MakeModel) -> None:
+    notes = "Back then 2 by 2 cards (tensor by stages) came to 0.9 seconds, on these very machines."
+    plan = json.dumps({"tp": 2, "pp": 2, "step_time_s": 0.9})
+    stated = {"quote": notes[:-1], "field": "run", "operator": "=", "value": plan, "unit": None}
+
+    def reply(seen: Seen) -> Played:
+        if seen.question == "confirm_reading":
+            holds = "must not be" not in seen.data["statement"]
+            return replies.answer({"verdict": "yes" if holds else "no"})(seen)
+        return playing(read_notes={"statements": [stated]})(seen)
+
+    with ScriptedServer(then=reply) as server:
+        report = report_of({**small(), "notes": notes}, Context(open_seed(), reasoner=model_at(server)))
+    assert server.asked["confirm_reading"] == 2
+    told = {fact["name"]: fact["value"] for fact in report["facts"] if fact["source"] == "notes"}
+    assert told == {"run": [json.loads(plan)]}
+
+
+def test_a_model_sees_the_families_that_the_prediction_cannot_tell_apart(model_at: MakeModel) -> None:
     with ScriptedServer(then=playing()) as server:
-        context = Context(open_seed(), reasoner=model_at(server), limits=Limits(tokens=100))
-        report = report_of(small(), context)
-        asked = len(server.seen)
-    assert asked == 1
-    assert report["usage"]["tokens"] >= 100
-    assert "budget" in [incident["kind"] for incident in report["incidents"]]
-    assert plans(report) == plans(rules())
+        report = report_of(small(), Context(open_seed(), reasoner=model_at(server)))
+    (asked,) = [seen for seen in server.seen if seen.question == "propose_plans"]
+    near = asked.data["near"]
+    assert near[0]["behind"] == pytest.approx(0, abs=1e-9)
+    assert [plan["step_time_s"] for plan in near] == sorted(plan["step_time_s"] for plan in near)
+    fastest = min(proposal["prediction"]["step_time_s"] for proposal in report["proposals"])
+    assert near[0]["step_time_s"] == pytest.approx(fastest, rel=1e-3)
+    assert all(move["step_time_s"] > 0 for book in asked.data["playbooks"] for move in book["moves"])
+    assert len(asked.prompt) + len(json.dumps(asked.body["tools"])) < 12_000 * 4
 
 
 @pytest.mark.parametrize(
     ("broken", "kind"),
     [
         (replies.server_error(), faults.SERVER),
-        (replies.rate_limited("0"), faults.RATE_LIMIT),
         (replies.text("I would say tp 8."), faults.MALFORMED),
-        (replies.refusal(), faults.REFUSAL),
-        (replies.context_overflow(), faults.OVERFLOW),
         (replies.dropped(), faults.UNREACHABLE),
-        (replies.truncated('{"cause": "com'), faults.TRUNCATED),
-        (replies.failure(401, "wrong key"), faults.DENIED),
         (replies.endless_calls("find_knowledge", [{"query": "tp"}]), faults.TOOL_LOOP),
     ],
-    ids=["500", "429", "no-json", "refusal", "overflow", "dropped", "truncated", "401", "tool-loop"],
-)  # fmt: skip
+    ids=["500", "no-json", "dropped", "tool-loop"],
+)
 def test_a_broken_endpoint_gives_the_rules_answer_and_says_so(
     model_at: MakeModel, broken: Reply, kind: str
 ) -> None:
     with ScriptedServer(then=broken) as server:
         outcome, events = run(small(), Context(open_seed(), reasoner=model_at(server, retries=1)))
     report = data_of(outcome)
-    assert report["usage"]["tokens"] == sum(
-        event["tokens"] for event in events if event["kind"] == "reasoned"
-    )
+    assert report["usage"]["tokens"] == sum(event.tokens for event in events if isinstance(event, Reasoned))
     assert {"find_cause", "propose_plans"} <= set(server.asked)
     assert kind in {incident["kind"] for incident in report["incidents"]}
     assert report["usage"]["answered"] == 0
@@ -201,23 +237,20 @@ def test_injected_text_that_the_model_obeys_changes_no_number(model_at: MakeMode
         model_at,
         raw,
         read_notes={"statements": [{"quote": text[:40], "operator": "=", "field": "speedup", "value": 99}]},
-        propose_plans={"suggestions": [{"plan": {"tp": 64}, "reason": text}]},
-        explain={**PROSE, "verdict": "A speedup of 99 is certain."},
+        propose_plans={
+            "suggestions": [{"plan": {"tp": 64}, "claims": [{"subject": text[:80], "relation": "fits"}]}]
+        },
+        explain={
+            **CLAIMS,
+            "remark": text[:200],
+            "would_change": [{"subject": text[:80], "relation": "fits"}],
+        },
     )
     assert plans(report) == plans(rules())
-    assert {"text refused"} <= {incident["kind"] for incident in report["incidents"]}
+    assert {"claim refused"} <= {incident["kind"] for incident in report["incidents"]}
     assert [c["accepted"] for c in report["considered"] if c["plan"].get("tp") == 64] == [False]
-    assert "99" not in report["verdict"]
+    assert "99" not in report["verdict"] + report["explanation"]
     assert report["notes"]["accepted"] == []
-
-
-def test_events_tell_the_models_prompt_answer_tokens_and_tools(model_at: MakeModel) -> None:
-    with ScriptedServer(then=playing()) as server:
-        _, events = run(small(), Context(open_seed(), reasoner=model_at(server)))
-    asked = [event for event in events if event["kind"] == "reasoned" and event["by"] == "scripted"]
-    assert {event["question"] for event in asked} >= {"find_cause", "propose_plans", "explain"}
-    assert {event["question"] for event in asked} == set(server.asked)
-    assert all(event["tokens"] > 0 and event["prompt"] for event in asked)
 
 
 @pytest.mark.parametrize(("streams", "without"), [(True, ()), (False, ()), (True, ("stream",))])
@@ -226,10 +259,13 @@ def test_what_a_model_says_is_told_while_it_says_it_if_the_endpoint_streams(
 ) -> None:
     with ScriptedServer(then=playing(), streams=streams, without=without) as server:
         outcome, events = run(small(), Context(open_seed(), reasoner=model_at(server)))
-    heard = "".join(event["text"] for event in events if event["kind"] == "words")
-    assert (str(PROSE["would_change"]) in heard) == (streams and not without)
+    heard = "".join(event.text for event in events if isinstance(event, ReplyStreamed))
+    assert ("faster_than" in heard) == (streams and not without)
+    asked = [event for event in events if isinstance(event, Reasoned) and event.by == "scripted"]
+    assert {event.question for event in asked} == set(server.asked)
+    assert all(event.tokens > 0 and event.prompt for event in asked)
     assert outcome.report is not None
-    assert (outcome.report.usage.fell_back, outcome.report.would_change) == (0, PROSE["would_change"])
+    assert (outcome.report.usage.fell_back, outcome.report.authors["explanation"]) == (0, "scripted")
 
 
 class StoppedError(AsapError):
@@ -242,8 +278,8 @@ def test_a_session_that_must_stop_stops_at_a_lookup_of_the_model(model_at: MakeM
     def reply(seen: Seen) -> Played:
         return (lookup if seen.question == "propose_plans" else playing())(seen)
 
-    def stop(event: Event) -> None:
-        if event.get("arguments", {}).get("query") == "tp":
+    def stop(event: SessionEvent) -> None:
+        if isinstance(event, ToolCalled) and "'query': 'tp'" in str(event.arguments):
             raise StoppedError
 
     with ScriptedServer(then=reply) as server:
@@ -251,27 +287,3 @@ def test_a_session_that_must_stop_stops_at_a_lookup_of_the_model(model_at: MakeM
         with pytest.raises(StoppedError):
             session.run(parse_request(small()), stop)
     assert [seen.question for seen in server.seen].count("propose_plans") == 1
-
-
-@pytest.mark.real
-def test_whatever_a_real_small_model_says_the_answer_is_no_worse_than_the_rules(
-    model_at: MakeModel, smollm: str
-) -> None:
-    raw = small(notes="The dashboards look fine. We train every night.")
-    context = Context(
-        open_seed(),
-        reasoner=model_at(smollm, model="smollm2", max_tokens=24, timeout_s=4.0, deadline_s=4.0, retries=0),
-    )
-    report, rules = report_of(raw, context), report_of(raw)
-    best, reference = (outcome["proposals"][0]["prediction"]["step_time_s"] for outcome in (report, rules))
-    assert best <= reference * (1 + 1e-9)
-    assert report["verification"]["holds"]
-    assert report["reasoner"] == "smollm2"
-    usage = report["usage"]
-    assert usage["answered"] + usage["fell_back"] >= 4
-    kinds = {incident["kind"] for incident in report["incidents"]}
-    assert (
-        usage["tokens"] or faults.TIMEOUT in kinds
-    )  # it was asked: it said something, or thought for too long
-    assert not kinds & {faults.UNREACHABLE, faults.NOT_FOUND, faults.DENIED, faults.SERVER}
-    assert bool(report["incidents"]) == bool(usage["fell_back"] or report["verification"]["texts_refused"])

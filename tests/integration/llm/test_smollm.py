@@ -57,8 +57,8 @@ def asked(model: LanguageModel, question: Question[Answer]) -> Reply[Answer] | R
 # the quick case above that a real endpoint holds a reply to a schema.
 @pytest.mark.slow
 def test_tools_that_are_never_called_give_way_to_a_schema_that_holds(model: LanguageModel) -> None:
-    payload = question("find_cause", hypotheses=[], diagnosis={}).payload
-    reply = model.ask(Question("find_cause", payload, Vote, {"explain_plan": TOOLS["explain_plan"]}))
+    about = question("find_cause", hypotheses=[], diagnosis={}).about
+    reply = model.ask(Question(about, Vote, {"explain_plan": TOOLS["explain_plan"]}))
     assert reply.answer.cause in ("compute", "exposed_tp")
 
 

@@ -8,10 +8,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from graph.answers import UnexpectedError
 from graph.context import Context
+from graph.events import IncidentReported
 from graph.middleware import Requests
 from graph.session import check_model
 from graph.state import state_serializer
-from graph.toolbox import Toolbox
+from graph.tools import Toolbox
 from tests.integration.llm import replies
 from tests.integration.llm.conftest import MakeModel
 from tests.integration.llm.questions import find_cause
@@ -60,11 +61,11 @@ def test_a_session_goes_on_with_the_rules_and_tells_class_and_place(
         saver = InMemorySaver(serde=state_serializer())
         outcome, events = run(small(), Context(reasoner=model_at(server)), saver)
         checked = check_model(Context(reasoner=model_at(server)))
-    told = [event for event in events if event["kind"] == "incident"]
-    assert {(event["incident"], event["error"]) for event in told} == {("unexpected error", "AttributeError")}
+    told = [event for event in events if isinstance(event, IncidentReported)]
+    assert {(event.incident, event.error) for event in told} == {("unexpected error", "AttributeError")}
     (incident,) = data_of(outcome)["incidents"]
     assert incident["place"].startswith("graph.middleware:")
-    assert "endpoint" not in incident["says"]
+    assert "endpoint" not in incident["message"]
     assert [incident.error for incident in checked] == ["AttributeError"]
     assert len(unexpected_errors) == len(told) + 1
     unexpected_errors.clear()
@@ -73,11 +74,11 @@ def test_a_session_goes_on_with_the_rules_and_tells_class_and_place(
 def test_a_tool_that_breaks_is_told_to_the_model_and_reported(
     model_at: MakeModel, monkeypatch: pytest.MonkeyPatch, unexpected_errors: list[str]
 ) -> None:
-    monkeypatch.setattr(Toolbox, "sensitivity", raising(TypeError))
+    monkeypatch.setattr(Toolbox, "neighbours", raising(TypeError))
 
     def reply(seen: Seen) -> Played:
         is_first = seen.question == "propose_plans" and len(seen.messages) == 2
-        return (replies.calls(("sensitivity", {})) if is_first else playing())(seen)
+        return (replies.calls(("neighbours", {})) if is_first else playing())(seen)
 
     with ScriptedServer(then=reply) as server:
         report = data_of(run(small(), Context(reasoner=model_at(server)))[0])

@@ -16,20 +16,40 @@ from mcp.client.stdio import StdioServerParameters, stdio_client
 REPO = Path(__file__).resolve().parents[3]
 SCENARIO = json.loads((REPO / "examples/llama-3.1-70b-64xh100.json").read_text())
 COMMAND = ["-m", "service.cli.main", "mcp", "--folder", str(REPO / "examples/traces")]
+CONFIG = json.loads((REPO / "examples/llama-3.1-70b.config.json").read_text())
 TOOLS = [
-    "predict", "optimize", "search_plans", "compare_plans", "explain_plan", "what_if", "export_plan",
-    "import_plan", "diagnose", "search_knowledge", "hardware",
+    "import_plan", "predict", "optimize", "ask", "search_plans", "compare_plans", "explain_plan", "what_if",
+    "export_plan", "patch_plan", "near_runs", "check_runs", "read_runs", "diagnose", "search_knowledge",
+    "hardware",
 ]  # fmt: skip
+MAX_SCHEMA_BYTES = 25_000
+SCRIPT = """\
+#!/bin/bash
+TP=8   # inside a node
+torchrun --nproc_per_node 8 --nnodes 8 pretrain_gpt.py \\
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size 8 \\
+    --num-layers 80 --hidden-size 8192 --ffn-hidden-size 28672 --swiglu --vocab-size 128256 \\
+    --num-attention-heads 64 --group-query-attention --num-query-groups 8 \\
+    --untie-embeddings-and-output-weights --seq-length 8192 --micro-batch-size 1 \\
+    --global-batch-size 128 --bf16 --use-distributed-optimizer --sequence-parallel \\
+    --recompute-granularity full --recompute-method uniform --recompute-num-layers 1
+"""
 
 pytestmark = pytest.mark.real
 
 
-def asked(work: Callable[[Client], Awaitable[Any]], data: Path, address: str | None = None) -> Any:  # noqa: ANN401
+def asked(
+    work: Callable[[Client], Awaitable[Any]],
+    data: Path,
+    address: str | None = None,
+    folder: Path | None = None,
+) -> Any:  # noqa: ANN401
     """What the work returns with a client of a process on its standard input, or of an address."""
 
     async def connected() -> Any:  # noqa: ANN401
         environment = {"ASAP_DATA_DIR": str(data)}
-        process = StdioServerParameters(command=sys.executable, args=COMMAND, cwd=str(REPO), env=environment)
+        args = [*COMMAND[:-1], str(folder)] if folder else COMMAND
+        process = StdioServerParameters(command=sys.executable, args=args, cwd=str(REPO), env=environment)
         async with Client(address or stdio_client(process)) as client:
             return await work(client)
 
@@ -64,12 +84,17 @@ def test_an_assistant_finds_the_tools_and_uses_each_of_them(tmp_path: Path) -> N
             "export_plan": {"scenario": SCENARIO, "format": "megatron"},
             "diagnose": {"folder": "ddp-gloo-straggler"},
             "search_knowledge": {"query": "all-reduce of gradients is exposed", "limit": 2},
+            "ask": {"report": "r1", "question": "why not tp 2?"},
+            "near_runs": {"scenario": SCENARIO, "count": 2},
+            "check_runs": {"rows": [{"id": "a", "scenario": SCENARIO, "measured": {"step_time_s": 0.001}}]},
+            "read_runs": {"scenario": SCENARIO, "text": "elapsed time per iteration (ms): 9700.0 |\n" * 5},
         }
         return found | {name: await client.call_tool(name, given) for name, given in calls.items()}
 
     found = asked(work, tmp_path)
     assert [tool.name for tool in found["tools"]] == TOOLS
     assert all(tool.annotations.read_only_hint and tool.description for tool in found["tools"])
+    assert sum(len(tool.model_dump_json()) for tool in found["tools"]) < MAX_SCHEMA_BYTES
     answers = {name: answer.structured_content for name, answer in found.items() if name in TOOLS}
     assert answers["predict"]["id"] == SCENARIO["id"]
     assert answers["predict"]["fits"]
@@ -84,28 +109,70 @@ def test_an_assistant_finds_the_tools_and_uses_each_of_them(tmp_path: Path) -> N
     assert answers["diagnose"]["ranks"] == 2
     assert [straggler["rank"] for straggler in answers["diagnose"]["stragglers"]] == [1]
     assert len(answers["search_knowledge"]["hits"]) == 2
+    assert "tp 2" in answers["ask"]["answer"]
+    assert answers["near_runs"]["runs"][0]["measured_step_time_s"] > 0
+    assert answers["check_runs"]["rows"][0]["findings"][0]["severity"] == "error"
+    assert answers["read_runs"]["rows"][0]["measured"]["step_time_s"] == 9.7
     assert not list(tmp_path.iterdir()), "an assistant's questions leave nothing behind"
 
 
-def test_a_wrong_scenario_is_explained_to_the_assistant(tmp_path: Path) -> None:
-    async def work(client: Client) -> list[Any]:
-        wrong = {**SCENARIO, "plan": {**SCENARIO["plan"], "tp": 3}}
-        return [
-            await client.call_tool("predict", {"scenario": wrong}),
-            await client.call_tool("optimize", {"scenario": {**SCENARIO, "traces": "../../service"}}),
-            await client.call_tool("optimize", {"scenario": {**SCENARIO, "mode": "tune"}}),
-            await client.call_tool("diagnose", {"folder": "/"}),
-            await client.call_tool("diagnose", {"folder": "absent"}),
-        ]
+def test_an_assistant_goes_from_a_config_json_to_a_patch_of_the_script_in_five_calls(tmp_path: Path) -> None:
+    """Nothing but what a call returned goes into the next."""
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "pretrain.sh").write_text(SCRIPT)
+    calls = []
 
-    answers = asked(work, tmp_path)
-    assert all(answer.is_error for answer in answers)
-    texts = [answer.content[0].text for answer in answers]
-    assert "tp" in texts[0]
-    assert "must be below" in texts[1]
-    assert "not available to an assistant" in texts[2]
-    assert "must be below" in texts[3]
-    assert "folder" in texts[4]
+    async def work(client: Client) -> dict[str, Any]:
+        async def call(name: str, **arguments: object) -> Any:  # noqa: ANN401
+            calls.append(name)
+            answer = await client.call_tool(name, arguments)
+            assert not answer.is_error, answer.content
+            return answer.structured_content
+
+        devices = (await call("hardware"))["devices"]
+        device = next(each["name"] for each in devices if "H100 SXM" in each["title"])
+        where = {"device": device, "num_devices": 64}
+        alone = await call("import_plan", text=json.dumps(CONFIG), **where)
+        today = await call("import_plan", file="pretrain.sh", model=CONFIG, **where)
+        report = await call("optimize", scenario=today["scenario"])
+        patch = await call("patch_plan", report=report["report"], file="pretrain.sh")
+        return {"alone": alone, "today": today, "report": report, "patch": patch}
+
+    found = asked(work, tmp_path / "data", folder=folder)
+    assert len(calls) == 5
+    assert set(found["alone"]["assumed"]) == {"seq_len", "global_batch_size", "framework"}
+    assert found["today"]["scenario"]["plan"]["tp"] == 8
+    subprocess.run(["git", "apply", "-"], cwd=folder, input=found["patch"]["diff"], text=True, check=True)
+    changed = (folder / "pretrain.sh").read_text()
+    best = found["report"]["proposals"][0]["plan"]
+    assert changed != SCRIPT
+    assert f"TP={best['tp']} " in changed or f"--tensor-model-parallel-size {best['tp']} " in changed
+
+
+def test_resources_and_prompts_say_what_a_call_needs(tmp_path: Path) -> None:
+    async def work(client: Client) -> dict[str, Any]:
+        async def read(uri: str) -> str:
+            return str(getattr((await client.read_resource(uri)).contents[0], "text", ""))
+
+        texts = {
+            str(each.uri): await read(str(each.uri)) for each in (await client.list_resources()).resources
+        }
+        entry = json.loads(await read("asap://knowledge/nccl-rails-and-pxn"))
+        prompts = [prompt.name for prompt in (await client.list_prompts()).prompts]
+        patch = await client.get_prompt("patch", {"file": "pretrain.sh", "devices": "64 x H100"})
+        return {"texts": texts, "entry": entry, "prompts": prompts, "patch": str(patch.messages[0].content)}
+
+    found = asked(work, tmp_path)
+    assert "num_hidden_layers" in found["texts"]["asap://scenario"]
+    assert {"h100-sxm-80gb", "tpu-v5p"} <= {
+        device["name"] for device in json.loads(found["texts"]["asap://devices"])["devices"]
+    }
+    assert json.loads(found["texts"]["asap://formats"])["megatron"]["writes"]
+    assert found["entry"]["title"]
+    assert found["prompts"] == ["plan", "patch"]
+    assert "pretrain.sh" in found["patch"]
+    assert "patch_plan" in found["patch"]
 
 
 def test_the_same_is_served_over_http(tmp_path: Path) -> None:

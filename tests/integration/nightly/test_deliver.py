@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from service.db.schedules import Delivery
-from service.nightly.config import Recipients
-from service.nightly.report import ReportSender
+from service.jobs.webhooks import signature
+from service.schedules.config import Recipients
+from service.schedules.deliver import ReportSender
+from service.schedules.model import Delivery
 from service.settings import Settings
-from service.worker.webhooks import signature
 from tests.integration.nightly.receivers import PASSWORD, USER, Hook, mail_server
 from tools.nightly.result import NightReport, NightResult, report_of
 
@@ -56,17 +56,6 @@ def test_webhooks_are_signed_hold_the_report_and_are_deliveries_of_their_own() -
     assert content["id"] == headers["X-Asap-Delivery"] != other["X-Asap-Delivery"]
 
 
-def test_chat_gets_a_message_without_a_signature() -> None:
-    with Hook() as hook:
-        (delivery,) = send(make_report("regressed"), slack=[f"{hook.url}/services/T0/B0/token"])
-        (path, headers, body) = hook.got[0]
-    assert delivery.ok
-    assert "token" not in delivery.model_dump_json()
-    assert path == "/services/T0/B0/token"
-    assert "X-Asap-Signature" not in headers
-    assert "got slower" in json.loads(body)["text"]
-
-
 @pytest.mark.parametrize("wrong", ["http://hooks.example/T0 B0/token", "ftp://hooks.example/token"])
 def test_a_wrong_address_is_not_shown_with_its_token(wrong: str, caplog: pytest.LogCaptureFixture) -> None:
     (delivery,) = send(slack=[wrong])
@@ -92,25 +81,11 @@ def test_a_busy_receiver_is_retried_and_given_up_in_the_end(
     assert len(hook.got) == len(backoffs_s) + 1
 
 
-def test_private_addresses_are_refused_unless_the_installation_allows_them() -> None:
-    with Hook() as hook:
-        (delivery,) = send(settings={"webhook_private": False}, webhooks=[hook.url])
-    assert (delivery.ok, hook.got) == (False, [])
-    assert "public address" in delivery.answer
-
-
 def test_without_a_secret_or_a_mail_server_the_reason_is_stated() -> None:
     settings = {"webhook_secret": None}
     hook, message = send(settings=settings, webhooks=["http://127.0.0.1:9"], emails=ANNA)
     assert "ASAP_WEBHOOK_SECRET" in hook.answer
     assert "ASAP_SMTP_HOST" in message.answer
-
-
-@pytest.mark.parametrize(("status", "count"), [("quiet", 0), ("regressed", 1), ("broken", 1)])
-def test_who_wants_alarms_only_gets_nothing_after_a_quiet_night(status: str, count: int) -> None:
-    with Hook() as hook:
-        deliveries = send(make_report(status), slack=[hook.url], when="alarm")
-    assert len(deliveries) == len(hook.got) == count
 
 
 def test_who_got_the_report_does_not_get_it_again_when_a_run_is_repeated() -> None:
@@ -160,20 +135,3 @@ def test_mail_goes_through_a_server_that_requires_encryption_and_a_password(tmp_
     assert deliveries[1].answer.startswith("(535")
     assert "certificate" in deliveries[2].answer.lower()
     assert (waits, len(mailbox.messages)) == ([], 1)  # neither failure goes away by waiting
-
-
-def test_a_recipient_that_the_server_refuses_does_not_keep_the_others_from_it() -> None:
-    with mail_server() as (mailbox, port):
-        mailbox.refuses = ["gone@team.example"]
-        refused, accepted = send(settings=mail(port), emails=["gone@team.example", *ANNA])
-    assert (refused.ok, accepted.ok) == (False, True)
-    assert "no such person" in refused.answer
-
-
-@pytest.mark.parametrize(
-    ("host", "reason"), [("127.0.0.1", "Connection refused"), ("nowhere.invalid", "not known")]
-)
-def test_a_server_that_does_not_answer_is_reported(host: str, reason: str) -> None:
-    (delivery,) = send(settings=mail(9, host), emails=ANNA)
-    assert not delivery.ok
-    assert reason in delivery.answer

@@ -1,44 +1,32 @@
 """Nights of schedules, on a real worker and queue: run once, handed back whole, seen in the fleet."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langgraph.checkpoint.memory import InMemorySaver
 
-import service.nightly.review as one_workload
-from graph.context import Context
-from service.auth import LOCAL
+import service.schedules.review as one_workload
 from service.db.engine import Database
-from service.db.lifecycle import request_cancel
-from service.db.schedules import (
-    RunRow,
-    claim_run,
-    create_schedule,
-    delete_schedule,
-    get_run,
-    list_runs,
-    list_workloads,
-)
-from service.db.sessions import SessionFilter, get_session, list_sessions, lock_session
 from service.errors import NotFoundError
-from service.nightly.config import Policy, parse
-from service.nightly.dispatch import NightQueue, night_queue, run_now, tick
-from service.nightly.run_night import PATIENCE_S, QueuedReoptimizer, run_scheduled_night
-from service.nightly.schedules import fleet_of
-from service.sessions import Sessions
+from service.jobs.worker import WorkerDeps
+from service.jobs.workers import Lease
+from service.schedules.calendar import ScheduleSpec
+from service.schedules.config import parse
+from service.schedules.dispatch import NightQueue, night_queue, run_now, tick
+from service.schedules.model import RunRow
+from service.schedules.night import night_jobs
+from service.schedules.store import create_schedule, delete_schedule, get_run, list_runs, list_workloads
+from service.schedules.usecases import fleet_of
+from service.sessions.lifecycle import request_cancel
+from service.sessions.store import SessionFilter, get_session, list_sessions, lock_session
 from service.settings import Settings
-from service.uploads import Uploads
-from service.worker.jobs import Lease, run_dispatch, session_queue
-from service.worker.run_session import WorkerDeps
 from tests.integration.nightly.receivers import Hook
 from tests.integration.service.at_work import opened, settings_for, wait_for, working
 from tests.integration.service.fleet import Fleet
-from tests.unit.service.nightly.builders import add_night, add_nights, scenario, workload
-from tools.kb import open_seed
+from tests.unit.service.nightly.builders import add_night, add_nights, workload
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -67,7 +55,7 @@ def spec(base: Path, *names: str, **parts: Any) -> dict[str, Any]:  # noqa: ANN4
 
 def ask(database: Database, queue: NightQueue, given: dict[str, Any]) -> RunRow:
     with database.begin() as conn:
-        create_schedule(conn, "", "anna", given["name"], given, 0.0)
+        create_schedule(conn, "", "anna", parse(ScheduleSpec, given), 0.0)
         return run_now(conn, queue, "", given["name"])
 
 
@@ -103,11 +91,10 @@ def test_a_night_is_run_re_optimized_and_delivered(settings: Settings, tmp_path:
     assert (session.state, session.owner) == ("completed", "anna")
     assert session.labels == {"schedule": "nightly", "workload": "job", "night": run.id}
     (line,) = fleet.workloads
-    assert (line.name, line.status) == ("job", "regressed")
+    assert (line.row.name, line.row.status) == ("job", "regressed")
     assert (fleet.open_proposals, fleet.approvals_waiting) == (1, 0)
-    assert line.wasted_device_hours_per_day >= line.lost_device_hours_per_day > 0
-    assert len(line.spark_values) == 21
-    assert line.spark.count(",") == 21
+    assert line.row.wasted_device_hours_per_day >= line.result.lost_device_hours_per_day > 0
+    assert len(line.result.step_times_s) == 21
 
 
 def test_a_session_that_waits_for_a_person_does_not_hold_the_night(local: Settings, tmp_path: Path) -> None:
@@ -154,14 +141,12 @@ def dispatch(
     deps = WorkerDeps(
         settings=settings,
         database=database,
-        queue=session_queue(database),
-        context=Context(open_seed()),
-        checkpointer=InMemorySaver(),
-        uploads=Uploads(settings),
         lease=lease,
         must_stop=stop or Stop(10**6),
+        resources=ExitStack(),
     )
-    run_dispatch(queue, lease.worker, lambda row: run_scheduled_night(deps, row), run_id, number)
+    with deps.resources:
+        night_jobs(deps).run_dispatch(lease.worker, run_id, number)
 
 
 def test_a_night_that_is_handed_back_loses_no_alarm_and_repeats_no_workload(
@@ -197,34 +182,6 @@ def test_a_night_reads_nothing_outside_the_roots_though_a_link_leads_there(tmp_p
     (result,) = row.report.workloads
     assert (result.status, result.night) == ("broken", None)
     assert "matches nothing" in (result.reason or "")
-
-
-def test_a_night_that_another_worker_took_over_is_left_to_it(local: Settings, tmp_path: Path) -> None:
-    add_nights(tmp_path / "job", range(3))
-    with office(local) as (database, queue):
-        run = ask(database, queue, spec(tmp_path, reoptimize=False))
-
-        def take_over() -> bool:
-            with database.begin() as conn:
-                assert claim_run(conn, run.id, "other", 1)
-            return True
-
-        dispatch(local, queue, run.id, 1, take_over)
-        row = look(database, run.id)
-    assert (row.state, row.dispatch_no, row.worker) == ("running", 1, "other")
-
-
-def test_a_repeated_night_goes_on_with_its_session_though_a_newer_profile_is_there(tmp_path: Path) -> None:
-    settings = settings_for(tmp_path / "data").model_copy(update={"session_s": -PATIENCE_S})
-    with opened(settings) as desk:
-        policy = parse(Policy, {"workloads": [workload()]})
-        sessions = Sessions(settings, desk.database, desk.queue)
-        again = QueuedReoptimizer(sessions, LOCAL, "nightly", "r1", policy, lambda: None)
-        first, second = (again.run("job", {**scenario(), "notes": notes}) for notes in ("older", "newer"))
-        other = again.run("other", scenario())
-    assert first.is_busy
-    assert first == second
-    assert other.session_id != first.session_id
 
 
 def test_a_death_between_recording_and_delivering_loses_no_alarm_and_a_repetition_delivers_nothing(
@@ -282,7 +239,7 @@ def test_the_clock_of_a_worker_queues_and_runs_what_was_missed(local: Settings, 
     with office(local) as (database, queue):
         with database.begin() as conn:
             given = spec(tmp_path, cron="* * * * *", reoptimize=False)
-            row = create_schedule(conn, "", "anna", "nightly", given, 1.79e9)
+            row = create_schedule(conn, "", "anna", parse(ScheduleSpec, given), 1.79e9)
         with working(local):
             found = wait_for(lambda: _last_completed(database, row.id))
         again = tick(database, queue, found.planned_at + 1)

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from graph.report import Report
-from service.db.schedules import create_schedule, get_run
-from service.db.sessions import get_session
-from service.nightly.dispatch import night_queue, run_now
-from service.nightly.run_night import night_jobs
-from service.runtime import jobs_folder
-from service.worker.worker import Worker
+from service.runtime import jobs_folder, open_context
+from service.schedules.calendar import ScheduleSpec
+from service.schedules.config import parse
+from service.schedules.dispatch import night_queue, run_now
+from service.schedules.store import create_schedule, get_run
+from service.sessions.store import get_session
 from tests.integration.launch.waiting import processes_of
-from tests.integration.service.at_work import opened, settings_for, wait_for
+from tests.integration.service.at_work import opened, settings_for, wait_for, working
 from tests.integration.trials.conftest import REPO, TORCHRUN, scenario
 from tests.unit.service.nightly.builders import add_night, add_nights
 
@@ -61,14 +61,10 @@ def test_a_scheduled_night_in_tune_mode_measures_plans_and_reports_them(tmp_path
     }
     with opened(settings) as desk, closing(night_queue(desk.database)) as queue:
         with desk.database.begin() as conn:
-            create_schedule(conn, "", "anna", "tuned", given, 0.0)
+            create_schedule(conn, "", "anna", parse(ScheduleSpec, given), 0.0)
             run = run_now(conn, queue, "", "tuned")
-        worker = Worker(settings, kinds=[night_jobs])
-        worker.start()
-        try:
+        with working(settings, open_context(settings, saves_cases=False)):
             row = wait_for(lambda: _ended(desk.database, run.id), LONGEST_S)
-        finally:
-            worker.stop()
         assert (row.state, row.outcome, row.reason) == ("completed", "regression", None)
         assert row.report is not None
         (result,) = row.report.workloads

@@ -8,21 +8,19 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from graph.context import Context
+from graph.request import Decision
 from service.db.engine import Database, open_database
-from service.db.lifecycle import WorkerRow, decide, list_living, request_cancel
-from service.db.models import BUSY, EventRow, SessionRow
-from service.db.sessions import (
-    NewSession,
-    create_session,
-    events_after,
-    get_session,
-    list_sessions,
-    lock_session,
-)
-from service.nightly.run_night import night_jobs
+from service.jobs.engine import JobQueue, prepare
+from service.jobs.model import BUSY, WorkerRow
+from service.jobs.worker import Worker
+from service.jobs.workers import list_living
+from service.sessions.dispatch import session_queue
+from service.sessions.event_store import events_after
+from service.sessions.lifecycle import decide, request_cancel
+from service.sessions.model import EventRow, SessionRow
+from service.sessions.store import create_session, get_session, list_sessions, lock_session
 from service.settings import Settings
-from service.worker.jobs import JobQueue, prepare, session_queue
-from service.worker.worker import Worker
+from service.worker import make_worker
 from tests.unit.graph.cases import small
 from tools.kb import open_seed
 
@@ -47,9 +45,9 @@ class Desk:
     database: Database
     queue: JobQueue[SessionRow]
 
-    def submit(self, tenant: str = "", **fields: Any) -> str:  # noqa: ANN401 - of NewSession
+    def submit(self, tenant: str = "", **fields: Any) -> str:  # noqa: ANN401 - of SessionRow
         with self.database.begin() as conn:
-            row, _ = create_session(conn, NewSession(**{"request": TINY, "tenant": tenant, **fields}))
+            row, _ = create_session(conn, SessionRow(**{"request": TINY, "tenant": tenant, **fields}))
             self.queue.enqueue(conn, row)
         return row.id
 
@@ -77,7 +75,7 @@ class Desk:
     def approve(self, id: str, by: str) -> None:
         with self.database.begin() as conn:
             row = lock_session(conn, id, tenant="")
-            self.queue.enqueue(conn, decide(conn, row, {"action": "approve", "proposal": 1}, by=by))
+            self.queue.enqueue(conn, decide(conn, row, Decision(action="approve", by=by)))
 
     def living(self, lease_s: float = 2.0) -> list[WorkerRow]:
         with self.database.read() as conn:
@@ -115,7 +113,7 @@ def opened(settings: Settings) -> Iterator[Desk]:
 
 @contextmanager
 def working(settings: Settings, context: Context | None = None) -> Iterator[Worker]:
-    worker = Worker(settings, context or Context(open_seed()), kinds=[night_jobs])
+    worker = make_worker(settings, context or Context(open_seed()))
     worker.start()
     try:
         yield worker

@@ -11,8 +11,9 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from service.db.engine import Database
-from service.db.models import RUNNING, sessions
-from service.worker.jobs import EMBEDDED
+from service.jobs.model import RUNNING
+from service.jobs.workers import EMBEDDED
+from service.sessions.model import sessions
 
 REPO = Path(__file__).resolve().parents[3]
 

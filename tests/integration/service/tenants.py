@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import requests
 
-from service.auth import new_key
-from service.db.access import add_key
+from service.access.credentials import new_key
+from service.access.store import add_key
 from service.db.engine import Database
 from tests.unit.graph.cases import small
 from tests.workloads import SMALL
-from tools.cost.predict import predict
+from tools.model.predict import predict
 from tools.scenario import parse_scenario
 
 REFUSED = frozenset({400, 401, 403, 404, 405, 406, 413, 415, 422, 428})
@@ -180,7 +180,7 @@ def add_knowledge_and_runs(tenant: Tenant) -> None:
         {
             "id": f"{tenant.secret}-{number}",
             "scenario": tenant.scenario,
-            "measured": {"step_time_s": step_s * factor, "constants": {"alltoall_cost": 0.8}},
+            "measured": {"step_time_s": step_s * factor, "constants": {"gemm_efficiency": 0.6}},
         }
         for number, factor in enumerate((1.3, 1.31, 1.29))
     ]

@@ -1,7 +1,6 @@
 """The server as users have it: a process of its own, replicas beside it, killed and started again."""
 
 import json
-import os
 import signal
 import socket
 import threading
@@ -15,12 +14,11 @@ import httpx
 import pytest
 
 from asap_client.client import Client
-from asap_client.errors import ProblemError
-from asap_client.models import Event
+from asap_client.generated.models import Event
 from service.db.engine import open_database
-from service.db.lifecycle import set_state
-from service.db.models import BUSY
-from service.db.sessions import get_session
+from service.jobs.model import BUSY
+from service.sessions.lifecycle import set_state
+from service.sessions.store import get_session
 from service.settings import Settings
 from tests.integration.service.api_process import ApiProcess, api_process, asap
 from tests.servers import free_port
@@ -53,18 +51,6 @@ def replica(server: ApiProcess, folder: Path) -> Iterator[ApiProcess]:
 def client(server: ApiProcess) -> Iterator[Client]:
     with Client(server.address) as made:
         yield made
-
-
-def test_a_session_runs_to_its_report(client: Client) -> None:
-    session = client.submit(SCENARIO, idempotency_key="first")
-    assert client.wait(session.id, WAIT_S).state == "completed"
-    assert client.submit(SCENARIO, idempotency_key="first").id == session.id
-    report = client.report(session.id)
-    assert report["proposals"][0]["prediction"]["fits"]
-    assert client.report_text(session.id).startswith("# ")
-    assert client.proposals(session.id)[0]["plan"] == report["proposals"][0]["plan"]
-    assert client.export(session.id, 1, "megatron").text
-    assert [completed.id for completed in client.all_sessions(state="completed")] == [session.id]
 
 
 def test_a_stream_cut_again_and_again_has_every_event_once(server: ApiProcess, replica: ApiProcess) -> None:
@@ -191,33 +177,6 @@ def test_a_restart_loses_nothing(tmp_path: Path) -> None:
         assert second.stop() == 0
 
 
-def test_replicas_with_roles_share_postgresql(tmp_path: Path, postgres_url: str) -> None:
-    """One answers, one runs; each has a data folder of its own, and the session goes through both."""
-    api, worker = tmp_path / "api", tmp_path / "worker"
-    api.mkdir()
-    worker.mkdir()
-    with (
-        api_process(api, "--role", "api", database_url=postgres_url) as front,
-        api_process(worker, "--role", "worker", database_url=postgres_url) as back,
-        Client(front.address) as client,
-    ):
-        id = client.submit(SCENARIO | {"labels": {"nul": "ok"}}, idempotency_key="k").id
-        assert client.submit(SCENARIO | {"labels": {"nul": "ok"}}, idempotency_key="k").id == id
-        numbers = [event.seq for event in client.events(id)]
-        assert numbers == list(range(1, len(numbers) + 1))
-        assert len(numbers) > 3
-        assert client.session(id).state == "completed"
-        assert [session.id for session in client.all_sessions(label="nul=ok", text="tiny")] == [id]
-        assert client.ready()["checks"]["queue"]["detail"] == "1 worker"
-        priorities = [os.getpriority(os.PRIO_PROCESS, p.process.pid) for p in (front, back) if p.process]
-        assert priorities[1] > priorities[0], "a worker gives way to the API beside it"
-        counted = httpx.get(f"{back.address}/metrics").text
-        assert 'asap_step_seconds_count{kind="tool"' in counted
-        assert "asap_queue_wait_seconds_count 1.0" in counted
-        assert httpx.get(f"{back.address}/v1/sessions").status_code == 404
-        assert (front.stop(), back.stop()) == (0, 0)
-
-
 def test_without_a_key_only_loopback_is_listened_on_and_the_server_says_so(
     server: ApiProcess, tmp_path: Path
 ) -> None:
@@ -226,20 +185,6 @@ def test_without_a_key_only_loopback_is_listened_on_and_the_server_says_so(
     assert refused.returncode == 2
     assert "--host" in refused.stderr
     assert "asap keys" in refused.stderr
-
-
-def test_with_a_key_the_server_listens_anywhere_and_asks_for_it(tmp_path: Path) -> None:
-    key = asap(tmp_path, "keys", "add", "ci", "--scope", "submit").stdout.strip()
-    with api_process(tmp_path, "--host", "0.0.0.0", "--role", "api") as server:
-        address = server.address.replace("0.0.0.0", "127.0.0.1")
-        with Client(address) as nobody, pytest.raises(ProblemError, match="asap keys"):
-            nobody.sessions()
-        with Client(address, key) as somebody:
-            assert somebody.submit(SCENARIO).owner == "ci"
-        assert asap(tmp_path, "keys", "revoke", key).returncode == 0
-        with Client(address, key) as revoked, pytest.raises(ProblemError, match="revoked"):
-            revoked.sessions()
-        assert key not in server.log.read_text()
 
 
 def test_a_port_that_is_taken_is_reported_in_one_line(server: ApiProcess, folder: Path) -> None:

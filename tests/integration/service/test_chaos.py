@@ -14,7 +14,7 @@ from typing import Any
 import psycopg
 import pytest
 
-from service.db.models import EventRow
+from service.sessions.model import EventRow
 from tests.integration.service import timed_program
 from tests.integration.service.at_work import TINY, Desk, assert_whole, opened, settings_for, wait_for
 from tests.integration.service.fleet import Fleet

@@ -20,9 +20,11 @@ from typing import Any
 
 import pytest
 
-from service.db.models import BUSY
-from service.db.schedules import create_schedule, get_run, list_nights
-from service.nightly.dispatch import night_queue, run_now
+from service.jobs.model import BUSY
+from service.schedules.calendar import ScheduleSpec
+from service.schedules.config import parse
+from service.schedules.dispatch import night_queue, run_now
+from service.schedules.store import create_schedule, get_run, list_nights
 from service.settings import Settings
 from tests.integration.launch.waiting import processes_of
 from tests.integration.llm.test_evil_endpoint import BEHAVIOURS, Send, serving
@@ -32,7 +34,7 @@ from tests.integration.service.test_chaos import MAX_S, MIN_KILLS, fleet_of, res
 from tests.servers import running_postgres
 from tests.unit.service.nightly.builders import add_nights, workload
 from tests.unit.trace.bombs import BOMBS
-from tools.launch.status import Cause, JobStatus
+from tools.launch.status import FailureCause, JobStatus
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +125,7 @@ def submit(desk: Desk, folder: Path) -> Jobs:
                     "workloads": [_job(folder, name)],
                 }
                 with desk.database.begin() as conn:
-                    create_schedule(conn, tenant, "anna", name, given, 0.0)
+                    create_schedule(conn, tenant, "anna", parse(ScheduleSpec, given), 0.0)
                     jobs.nights[run_now(conn, queue, tenant, name).id] = (name, tenant)
             else:
                 id = desk.submit(tenant=tenant, **_request(folder / f"traces{number}", kind, number))
@@ -242,7 +244,7 @@ def survive(
 def hung_jobs(folder: Path) -> int:
     """Of the training programs, those that the launcher ended at their limit."""
     ends = [JobStatus.from_json(file.read_text()) for file in (folder / "jobs").glob("*/final.json")]
-    return sum(end.cause is Cause.WALL_LIMIT for end in ends)
+    return sum(end.cause is FailureCause.WALL_LIMIT for end in ends)
 
 
 def runs(desk: Desk, jobs: Jobs) -> list[Any]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from service.db.models import QUEUED, RUNNING
 from service.errors import ConflictError
+from service.jobs.model import QUEUED, RUNNING
 from service.settings import Settings
 from tests.integration.service.at_work import TINY, Desk, wait_for, working
 from tests.unit.trace.bombs import BOMBS
@@ -38,7 +38,7 @@ def readers() -> list[str]:
     return [pid for pid in children if b"tools.trace.isolate" in Path(f"/proc/{pid}/cmdline").read_bytes()]
 
 
-def reading(desk: Desk, request: dict[str, Any], **fields: Any) -> str:  # noqa: ANN401 - of NewSession
+def reading(desk: Desk, request: dict[str, Any], **fields: Any) -> str:  # noqa: ANN401 - of SessionRow
     id = desk.submit(request=request, **fields)
     wait_for(readers)
     return id
@@ -66,7 +66,7 @@ def test_a_bomb_ends_with_the_budget(settings: Settings, desk: Desk, bomb: dict[
         row = desk.wait(reading(desk, bomb, budget={"session_s": 3.0}))
     assert row.state == "failed"
     assert row.error is not None
-    assert "time of the session was over" in row.error["message"]
+    assert "time of the session was over" in row.error.message
     assert readers() == []
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from graph.report import Report
 from service.runtime import jobs_folder, open_trials
+from service.sessions.cleanup import end_orphans
 from service.settings import Settings
-from service.worker.cleanup import end_orphans
-from service.worker.worker import Worker
+from service.worker import make_worker
 from tests.integration.launch.waiting import processes_of
 from tests.integration.service.api_process import api_process
 from tests.integration.service.at_work import Desk, assert_whole, opened, settings_for, wait_for
@@ -58,13 +58,13 @@ def _more_than(settings: Settings, known: int) -> bool:
 def test_a_worker_that_stops_leaves_the_trial_to_the_next(settings: Settings, desk: Desk) -> None:
     id = desk.submit(request=TUNE, mode="tune")
     for _ in range(2):
-        worker = Worker(settings)
+        worker = make_worker(settings)
         worker.start()
         known = len(starts(settings))
         wait_for(partial(_more_than, settings, known))
         assert worker.stop()
         assert processes_of(jobs_folder(settings)), "its trial had ended before the worker did"
-    worker = Worker(settings)
+    worker = make_worker(settings)
     worker.start()
     row = desk.wait(id)
     worker.stop()
@@ -80,7 +80,7 @@ def test_a_worker_that_stops_leaves_the_trial_to_the_next(settings: Settings, de
 def test_a_cancelled_session_ends_its_trial(settings: Settings, desk: Desk) -> None:
     slow = settings.model_copy(update={"launch_templates": templates(settings.data_dir, 60.0)})
     id = desk.submit(request=TUNE, mode="tune")
-    worker = Worker(slow)
+    worker = make_worker(slow)
     worker.start()
     wait_for(lambda: starts(settings))
     assert processes_of(jobs_folder(settings))
@@ -99,7 +99,7 @@ def test_a_job_of_a_session_that_was_cancelled_while_nobody_ran_it_is_ended(
     slow = settings.model_copy(update={"launch_templates": templates(settings.data_dir, 60.0)})
     id, trials = desk.submit(request=TUNE, mode="tune"), open_trials(slow)
     assert trials is not None
-    worker = Worker(slow)
+    worker = make_worker(slow)
     worker.start()
     wait_for(lambda: starts(settings))
     assert worker.stop()

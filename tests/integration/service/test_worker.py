@@ -3,18 +3,16 @@
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
-from graph.answers import Question, ReasonerError, Reply
 from graph.context import Context
+from graph.events import SessionFailure
 from graph.report import Report
-from service.db.lifecycle import retry
-from service.db.models import RUNNING, Failure, SessionRow
-from service.db.sessions import lock_session
+from service.jobs.model import RUNNING
+from service.sessions.model import SessionRow
 from service.settings import Settings
-from service.worker.worker import Worker
+from service.worker import make_worker
 from tests.integration.service.at_work import TINY, Desk, assert_whole, working
 from tools.kb import open_seed
 
@@ -38,22 +36,9 @@ class Gate:
         return Context(open_seed(), clock=self)
 
 
-def error_of(row: SessionRow) -> Failure:
+def error_of(row: SessionRow) -> SessionFailure:
     assert row.error is not None
     return row.error
-
-
-def test_a_session_runs_to_its_report(settings: Settings, desk: Desk) -> None:
-    with working(settings):
-        id = desk.submit(labels={"team": "a"})
-        row = desk.wait(id)
-    assert (row.state, row.error) == ("completed", None)
-    report = Report.model_validate(row.report)
-    assert row.bottleneck == report.diagnosis.bottleneck
-    assert row.speedup == report.proposals[0].speedup
-    assert row.verdict == report.verdict
-    assert desk.states(id) == ["queued", "running", "completed"]
-    assert_whole(desk.events(id))
 
 
 @on_sqlite
@@ -64,8 +49,8 @@ def test_what_cannot_be_done_fails_in_plain_words(settings: Settings, desk: Desk
         infeasible = desk.wait(desk.submit(request=hopeless))
         wrong = desk.wait(desk.submit(request={**TINY, "cluster": {"device": "h100-sxm-80gb"}}))
     assert (infeasible.state, wrong.state) == ("failed", "failed")
-    assert error_of(infeasible)["kind"] == "infeasible"
-    assert (error_of(wrong)["kind"], error_of(wrong)["field"]) == ("input", "cluster.num_devices")
+    assert error_of(infeasible).kind == "infeasible"
+    assert (error_of(wrong).kind, error_of(wrong).field) == ("input", "cluster.num_devices")
 
 
 @on_sqlite
@@ -76,40 +61,9 @@ def test_an_internal_error_shows_no_more_than_its_kind(settings: Settings, desk:
     with working(settings, Context(open_seed(), clock=broken)):
         id = desk.submit()
         row = desk.wait(id)
-    assert (row.state, error_of(row)["kind"]) == ("failed", "unexpected")
-    assert "ZeroDivisionError" in error_of(row)["message"]
+    assert (row.state, error_of(row).kind) == ("failed", "unexpected")
+    assert "ZeroDivisionError" in error_of(row).message
     assert "hunter2" not in str([event.content for event in desk.events(id)])
-
-
-@on_sqlite
-def test_a_failed_session_succeeds_when_it_is_retried(settings: Settings, desk: Desk) -> None:
-    def broken() -> float:
-        raise ZeroDivisionError
-
-    with working(settings, Context(open_seed(), clock=broken)):
-        id = desk.submit()
-        desk.wait(id)
-    with working(settings):
-        with desk.database.begin() as conn:
-            desk.queue.enqueue(conn, retry(conn, lock_session(conn, id, tenant="")))
-        row = desk.wait(id)
-    assert (row.state, row.attempt, row.dispatch_no) == ("completed", 2, 2)
-    assert desk.states(id) == ["queued", "running", "failed", "queued", "running", "completed"]
-
-
-def test_a_running_session_is_cancelled_at_its_next_event(settings: Settings, desk: Desk) -> None:
-    gate = Gate()
-    with working(settings, gate.context()):
-        id = desk.submit()
-        desk.wait(id, until=lambda row: row.state == RUNNING)
-        assert gate.reached.wait(30)
-        before = len(desk.events(id))
-        desk.cancel(id)
-        gate.is_open.set()
-        row = desk.wait(id)
-    assert row.state == "cancelled"
-    assert len(desk.events(id)) == before + 1
-    assert_whole(desk.events(id))
 
 
 def search_without_end(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
@@ -122,8 +76,8 @@ def search_without_end(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
             progress(0.0)
             time.sleep(0.02)
 
-    monkeypatch.setattr("graph.tools.propose", propose)
-    monkeypatch.setattr("service.worker.run_session.CHECK_EVERY_S", 0.05)
+    monkeypatch.setattr("graph.nodes.proposal.propose", propose)
+    monkeypatch.setattr("service.sessions.run.CHECK_EVERY_S", 0.05)
     return runs
 
 
@@ -148,52 +102,7 @@ def test_a_search_that_takes_longer_than_its_session_may_is_ended(
         row = desk.wait(desk.submit(budget={"session_s": 2.0}))
     assert runs.is_set(), "the time was over before the search began"
     assert row.state == "failed"
-    assert "budget.session_s" in error_of(row)["message"]
-
-
-class Counted:
-    """A language model that has nothing to say."""
-
-    name = "counted"
-
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-
-    def ask(self, question: Question[Any]) -> Reply[Any]:
-        self.asked.append(question.name)
-        raise ReasonerError("silent", "nothing to say")
-
-
-@on_sqlite
-def test_a_budget_of_no_tokens_asks_no_language_model(settings: Settings, desk: Desk) -> None:
-    model = Counted()
-    with working(settings, Context(open_seed(), reasoner=model)):
-        assert desk.wait(desk.submit()).state == "completed"
-        asked = len(model.asked)
-        assert desk.wait(desk.submit(budget={"tokens": 0, "cost": None})).state == "completed"
-    assert len(model.asked) == asked > 0
-
-
-@on_sqlite
-def test_a_worker_that_stops_hands_back_a_session_in_the_middle_of_a_long_search(
-    settings: Settings, desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    runs = search_without_end(monkeypatch)
-    worker = Worker(settings.model_copy(update={"shutdown_s": 0.0}), Context(open_seed()))
-    worker.start()
-    id = desk.submit()
-    assert runs.wait(30)
-    assert worker.stop()
-    assert desk.row(id).state == "queued"
-
-
-@on_sqlite
-def test_a_cancelled_session_in_the_queue_is_never_begun(settings: Settings, desk: Desk) -> None:
-    id = desk.submit()
-    desk.cancel(id)
-    with working(settings):
-        desk.wait(desk.submit())
-    assert desk.states(id) == ["queued", "cancelled"]
+    assert "budget.session_s" in error_of(row).message
 
 
 def test_a_session_waits_for_approval_and_goes_on_after_it(settings: Settings, desk: Desk) -> None:
@@ -217,7 +126,7 @@ def test_a_worker_that_stops_hands_its_session_back_and_the_next_goes_on(
 ) -> None:
     gate = Gate()
     hurried = settings.model_copy(update={"shutdown_s": 0.0})
-    worker = Worker(hurried, gate.context())
+    worker = make_worker(hurried, gate.context())
     worker.start()
     id = desk.submit()
     assert gate.reached.wait(30)

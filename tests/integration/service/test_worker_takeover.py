@@ -1,19 +1,19 @@
 """Sessions whose worker died, or which the queue forgot, are found; those of the living are left alone."""
 
-from collections.abc import Mapping
-
 import pytest
 import sqlalchemy as sa
 from langgraph.checkpoint.base import CheckpointTuple
 
 from graph.context import Context
+from graph.events import SessionEvent
 from service.checkpoints import open_checkpoints
-from service.db.lifecycle import claim, heartbeat, set_state
-from service.db.sessions import NewSession, create_session
+from service.jobs.workers import heartbeat
+from service.sessions.dispatch import SESSIONS
+from service.sessions.lifecycle import set_state
+from service.sessions.model import SessionRow, thread_of
+from service.sessions.store import create_session
 from service.settings import Settings
-from service.worker.cleanup import thread_of
-from service.worker.jobs import SESSIONS, reconcile, take_over
-from service.worker.worker import Worker
+from service.worker import make_worker
 from tests.integration.service.at_work import (
     TINY,
     Desk,
@@ -41,19 +41,19 @@ def test_only_sessions_of_dead_workers_are_put_back(desk: Desk) -> None:
     pretend(desk, held, "PENDING", "living")
     with desk.database.begin() as conn:
         heartbeat(conn, "living", "host", 1)
-    assert take_over(desk.queue, lease_s=60) == [SESSIONS.workflow_id(lost, 1)]
-    assert take_over(desk.queue, lease_s=60) == []
+    assert desk.queue.take_over(lease_s=60) == [SESSIONS.workflow_id(lost, 1)]
+    assert desk.queue.take_over(lease_s=60) == []
     assert desk.queue.running() == {SESSIONS.workflow_id(held, 1): "living"}
     assert desk.queue.unfinished([SESSIONS.workflow_id(queued, 1)]) == {SESSIONS.workflow_id(queued, 1)}
 
 
 def test_a_session_without_a_workflow_is_queued_again_and_runs(settings: Settings, desk: Desk) -> None:
     with desk.database.begin() as conn:
-        id = create_session(conn, NewSession(request=TINY))[0].id
+        id = create_session(conn, SessionRow(request=TINY))[0].id
     there = desk.submit()
-    assert reconcile(desk.queue, quiet_s=60) == []
-    assert reconcile(desk.queue, quiet_s=-60) == [id]
-    assert reconcile(desk.queue, quiet_s=-60) == []
+    assert desk.queue.reconcile(quiet_s=60) == []
+    assert desk.queue.reconcile(quiet_s=-60) == [id]
+    assert desk.queue.reconcile(quiet_s=-60) == []
     with working(settings):
         rows = [desk.wait(id), desk.wait(there)]
     assert [(row.state, row.dispatch_no) for row in rows] == [("completed", 2), ("completed", 1)]
@@ -66,20 +66,14 @@ def test_a_session_whose_workflow_ended_without_it_is_queued_again(desk: Desk) -
         pretend(desk, session_id, "SUCCESS")
     with desk.database.begin() as conn:
         set_state(conn, ended, "completed")
-    assert reconcile(desk.queue, quiet_s=-60) == [id]
+    assert desk.queue.reconcile(quiet_s=-60) == [id]
     assert desk.row(id).dispatch_no == 2
     assert desk.queue.unfinished([SESSIONS.workflow_id(id, 2)]) == {SESSIONS.workflow_id(id, 2)}
 
 
-def test_what_the_queue_keeps_of_a_session_can_be_forgotten(desk: Desk) -> None:
-    id = desk.submit()
-    desk.queue.forget([(id, 1)])
-    assert desk.queue.unfinished([SESSIONS.workflow_id(id, 1)]) == set()
-
-
 def test_a_submission_that_is_rolled_back_is_not_queued(desk: Desk) -> None:
     with desk.database.engine.connect() as conn, conn.begin() as transaction:
-        row, _ = create_session(conn, NewSession(request=TINY))
+        row, _ = create_session(conn, SessionRow(request=TINY))
         desk.queue.enqueue(conn, row)
         transaction.rollback()
     assert desk.queue.unfinished([SESSIONS.workflow_id(row.id, 1)]) == set()
@@ -95,11 +89,11 @@ class TakesOver:
     def observe_wait(self, seconds: float) -> None:
         """Not of interest."""
 
-    def observe_event(self, event: Mapping[str, object]) -> None:
-        if (event["node"], event["kind"]) == ("analyzer", "finished"):
+    def observe_event(self, event: SessionEvent) -> None:
+        if (event.node, event.kind) == ("analyzer", "finished"):
             self.before = self.checkpoint()
             with self.desk.database.begin() as conn:
-                assert claim(conn, self.id, "other", dispatch_no=1) is not None
+                assert SESSIONS.claim(conn, self.id, "other", dispatch_no=1) is not None
 
     def checkpoint(self) -> CheckpointTuple | None:
         with open_checkpoints(self.settings) as saver:
@@ -109,7 +103,7 @@ class TakesOver:
 def test_a_worker_that_lost_its_session_writes_no_checkpoint(settings: Settings, desk: Desk) -> None:
     id = desk.submit()
     other = TakesOver(settings, desk, id)
-    worker = Worker(settings, Context(open_seed()), other)
+    worker = make_worker(settings, Context(open_seed()), other)
     worker.start()
     wait_for(lambda: desk.row(id).worker == "other")
     assert worker.stop()

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from service.db.lifecycle import set_state
+from service.jobs.webhooks import PER_TENANT, Webhooks, signature
+from service.sessions.lifecycle import set_state
 from service.settings import Settings
-from service.worker.webhooks import MAX_ATTEMPTS, PER_TENANT, Webhooks, signature
 from tests.integration.nightly.receivers import Hook
 from tests.integration.service.at_work import Desk, settings_for, wait_for, working
 from tests.unit.service.db.making import list_deliveries
@@ -126,7 +126,7 @@ def _request(connection: socket.socket) -> bytes:
 def test_a_receiver_that_answers_for_ever_is_left_and_asked_again(
     settings: Settings, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("service.worker.webhooks.MAX_REQUEST_S", 0.5)
+    monkeypatch.setattr("service.jobs.webhooks.MAX_REQUEST_S", 0.5)
     with odd_receiver(b"HTTP/1.1 ", repeat=b"x") as (url, said):
         id = fail(desk, url)
         begun = time.monotonic()
@@ -155,16 +155,6 @@ def test_what_a_receiver_says_is_kept_short_and_without_control_characters(
     assert answer.startswith(kept)
     assert answer.isprintable()
     assert len(answer) < 500
-
-
-def test_nobody_there_is_tried_a_limited_number_of_times(settings: Settings, desk: Desk) -> None:
-    id = fail(desk, "http://127.0.0.1:1/")
-    webhooks = Webhooks(settings, desk.database, first_pause_s=0.0)
-    for _ in range(MAX_ATTEMPTS + 2):
-        send_due(webhooks)
-    row = deliveries(desk, id)[0]
-    assert (row.attempts, row.due_at, row.delivered_at) == (MAX_ATTEMPTS, None, None)
-    assert "refused" in str(row.answer)
 
 
 def test_an_inner_address_is_never_asked(settings: Settings, desk: Desk, receiver: Hook) -> None:

@@ -12,7 +12,7 @@ from tests.integration.launch.waiting import processes_of
 from tools.launch.local import LocalLauncher
 from tools.launch.template import parse_templates
 from tools.scenario import parse_scenario
-from tools.trials.order import RunLength, TrialOrder
+from tools.trials.order import RunLength, TrialOrder, TrialProgress
 from tools.trials.run import LaunchedTrials
 
 REPO = Path(__file__).resolve().parents[3]
@@ -27,16 +27,11 @@ TORCHRUN = [
 class Patient:
     """Waits for a trial to its end."""
 
-    def emit(self, phase: str, **content: object) -> None:
+    def emit(self, progress: TrialProgress) -> None:
         """Progress is of no interest here."""
 
     def must_cancel(self) -> bool:
         return False
-
-
-class Impatient(Patient):
-    def must_cancel(self) -> bool:
-        return True
 
 
 def scenario(**plan: object) -> dict[str, Any]:

@@ -2,15 +2,11 @@
 
 import json
 import os
-import random
 import signal
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-import pytest
 
 from graph.context import Context, Limits
 from graph.request import parse_request
@@ -18,17 +14,12 @@ from graph.session import Session
 from service.checkpoints import open_checkpoints
 from service.settings import Settings
 from tests.integration.launch.waiting import processes_of
-from tests.integration.trials.conftest import QUICK, TORCHRUN, scenario, trials_in
+from tests.integration.trials.conftest import QUICK, scenario, trials_in
 from tools.kb import open_seed
 
 TUNE = {**scenario(), "mode": "tune"}
 TRIALS = 3
 WAIT_S = 300.0
-COUNTED = (
-    "import os, sys; open(sys.argv[1] + '/starts.txt', 'a').write('x\\n'); "
-    "os.execvp(sys.argv[2], sys.argv[2:])"
-)
-"""Leaves a line for each start, then becomes the training program."""
 
 
 def work(folder: Path, command: list[str]) -> None:
@@ -96,17 +87,3 @@ def test_a_session_killed_in_each_of_its_trials_loses_none_and_launches_none_twi
     report = finish(tmp_path, command)
     assert len(report["trials"]) == TRIALS
     check(tmp_path, report)
-
-
-@pytest.mark.slow
-def test_twenty_kills_at_random_moments_of_real_training_jobs(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", COUNTED, "{out}", *TORCHRUN]
-    chance, kills, number = random.Random(5), 0, 0
-    while kills < 20:
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        for trial in range(TRIALS):
-            for after_s in (0.0, chance.uniform(0.0, 3.0)):
-                kills += kill_while(folder, command, running(folder, trial), after_s)
-        check(folder, finish(folder, command))
-        number += 1

@@ -5,12 +5,19 @@ from typing import Any
 
 import yaml
 from compose_spec import PyOptions
+from pydantic import SecretStr
 
-from service.cli.parser import COMMANDS, command_parser
+from service.cli.parser import command_parser, load_command
 from service.settings import PREFIX, Settings
 
 REPO = Path(__file__).resolve().parents[3]
 DEPLOY = REPO / "deploy"
+SECRETS = {
+    PREFIX + name.upper()
+    for name, field in Settings.model_fields.items()
+    if field.annotation == SecretStr | None and name != "api_key"
+}
+"""Of a server; `api_key` is what a command sends."""
 SETTINGS = {PREFIX + name.upper() for name in Settings.model_fields}
 
 
@@ -30,7 +37,7 @@ def manifests(file: str) -> list[dict[str, Any]]:
 def check_command(words: list[str]) -> None:
     """Raises when `asap` would not take these words."""
     name, *rest = words
-    command_parser(name, COMMANDS[name].load()).parse_args(rest)
+    command_parser(name, load_command(name)).parse_args(rest)
 
 
 def unknown_settings(names: set[str]) -> set[str]:

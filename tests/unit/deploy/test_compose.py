@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.unit.deploy.reading import REPO, check_command, compose_services, unknown_settings
+from tests.unit.deploy.reading import SECRETS, check_command, compose_services, unknown_settings
 
 
 def test_the_specification_takes_it() -> None:
@@ -17,18 +17,33 @@ def test_asap_takes_the_command_and_the_settings(name: str) -> None:
     assert unknown_settings(set(service.environment)) == set()
 
 
-def test_an_unknown_setting_would_be_found() -> None:
-    assert unknown_settings({"ASAP_DATABASE_URL", "ASAP_DATABSE"}) == {"ASAP_DATABSE"}
-
-
-def test_every_file_that_is_mounted_exists() -> None:
-    mounts = [str(mount) for service in compose_services().values() for mount in service.volumes or []]
-    files = [mount.split(":")[0] for mount in mounts if mount.startswith("./")]
-    assert files
-    assert [file for file in files if not (REPO / file).exists()] == []
-
-
 def test_nothing_but_this_machine_reaches_a_port() -> None:
     ports = [str(port) for service in compose_services().values() for port in service.ports or []]
     assert ports
     assert all(port.startswith("127.0.0.1:") for port in ports)
+
+
+@pytest.mark.parametrize("name", ["api", "worker"])
+def test_every_secret_is_passed_and_none_is_set(name: str) -> None:
+    environment = compose_services()[name].environment
+    assert len(SECRETS) > 5
+    assert {secret: environment.get(secret) for secret in SECRETS} == {
+        secret: f"${{{secret}:-}}" for secret in SECRETS
+    }
+
+
+def test_no_service_has_a_password_of_its_own_and_none_gains_privileges() -> None:
+    for name, service in compose_services().items():
+        passwords = {key: value for key, value in (service.environment or {}).items() if "PASSWORD" in key}
+        assert all(value.startswith(("${", "/run/secrets/")) for value in passwords.values()), passwords
+        assert "admin" not in str(passwords)
+        assert list(service.security_opt) == ["no-new-privileges:true"], name
+        assert list(service.cap_drop) == ["ALL"], name
+
+
+def test_only_the_api_and_the_workers_reach_the_stores() -> None:
+    reached = {name: set(service.networks or {"default"}) for name, service in compose_services().items()}
+    assert {name for name, networks in reached.items() if "stores" in networks} == {
+        "api", "worker", "postgres", "chroma",
+    }  # fmt: skip
+    assert reached["postgres"] == reached["chroma"] == {"stores"}

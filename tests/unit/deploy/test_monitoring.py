@@ -2,16 +2,15 @@
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import promql_parser as promql
 import pytest
 import yaml
 
-from service.api.state import Metrics
-from service.db.engine import open_database
-from service.db.models import STATES
+from graph.events import IncidentReported, Reasoned
+from service.http.metrics import Metrics
+from service.sessions.model import STATES
 from tests.unit.deploy.reading import DEPLOY
 
 OF_PROMETHEUS = {"up"}
@@ -41,21 +40,17 @@ def asked_for(query: str) -> list[Any]:
 
 
 @pytest.fixture
-def served(tmp_path: Path) -> dict[str, set[str]]:
+def served() -> dict[str, set[str]]:
     """Every series that /metrics may serve, with its labels."""
-    database = open_database(f"sqlite:///{tmp_path / 'asap.db'}")
-    database.upgrade()
-    metrics = Metrics(database)
+    metrics = Metrics(lambda: dict.fromkeys(STATES, 0))
     metrics.measure("GET", "/v1/sessions", 200, 0.1)
     metrics.observe_wait(0.1)
-    metrics.observe_event(
-        {"kind": "incident", "node": "proposal", "seconds": 1, "tokens": 1, "question": "x", "error": "E"}
-    )
+    metrics.observe_event(Reasoned(node="proposal", seconds=1, tokens=1, question="x"))
+    metrics.observe_event(IncidentReported(node="proposal", error="E"))
     series: dict[str, set[str]] = {}
     for family in metrics.registry.collect():
         for sample in family.samples:
             series.setdefault(sample.name, set()).update(sample.labels)
-    database.close()
     return series
 
 
@@ -76,21 +71,3 @@ def test_every_metric_of_our_own_is_on_the_dashboard(served: dict[str, set[str]]
     asked = {metric.name for query in queries() for metric in asked_for(query)}
     ours = {name for name in served if not name.endswith(("_sum", "_count"))}
     assert ours <= asked
-
-
-def test_the_states_that_are_asked_for_exist() -> None:
-    values = [
-        label.value
-        for query in queries()
-        for metric in asked_for(query)
-        for label in metric.matchers.matchers
-        if label.name == "state"
-    ]
-    assert values
-    assert {state for value in values for state in value.split("|")} <= set(STATES)
-
-
-def test_prometheus_reads_the_rules_beside_its_configuration() -> None:
-    settings = yaml.safe_load((DEPLOY / "prometheus.yml").read_text())
-    assert [(DEPLOY / name).exists() for name in settings["rule_files"]] == [True]
-    assert settings["scrape_configs"][0]["dns_sd_configs"][0]["names"] == ["api", "worker"]

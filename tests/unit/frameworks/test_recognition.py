@@ -8,8 +8,8 @@ import pytest
 
 from tools.errors import InputError
 from tools.frameworks import ImportedScenario, ImportOptions, import_plan
-from tools.frameworks.reading import is_harmless
-from tools.frameworks.recognition import recognise
+from tools.frameworks.formats import recognise
+from tools.frameworks.reading import UnusedSetting
 
 CONFIGS = Path(__file__).resolve().parents[4] / "shared" / "configs"
 FORMATS = {
@@ -37,7 +37,7 @@ REFUSED = {
     "deepseek-custom.yml": "n-gram memory",
     "local_setup_comet.yml": "the model's part of the GPT-NeoX configuration",
     "nlp__language_modeling__conf__tp_overlap__ub_cfg_a100_h6144_tp4_mbs4_seqlen2048.yaml": "comments only",
-    "ds_config_gpt2-medium_2clmetrics_TEMPLATE.json": "--set GB_SIZE=VALUE",
+    "ds_config_gpt2-medium_2clmetrics_TEMPLATE.json": "GB_SIZE=VALUE",
 }
 DENSE: dict[str, Any] = {"model_type": "llama", "torch_dtype": "bfloat16"}
 EXPERTS: dict[str, Any] = {"model_type": "deepseek_v3", "n_routed_experts": 64}
@@ -72,14 +72,13 @@ def read(name: str) -> ImportedScenario:
     text = (CONFIGS / name).read_text()
     stated: dict[str, Any] = {"device": "h100-sxm-80gb"}
     offers: dict[str, Any] = {
-        "--num-devices": {"num_devices": 64},
-        "--model": {"model": DENSE},
-        "--seq-len": {"seq_len": 4096},
-        "--global-batch-size": {"global_batch_size": 512},
-        "--micro-batch-size": {"micro_batch_size": 1},
+        "cluster.num_devices": {"num_devices": 64},
+        "model": {"model": DENSE},
+        "training.seq_len": {"seq_len": 4096},
+        "plan.micro_batch_size": {"micro_batch_size": 1},
         "deepspeed: train_micro_batch_size_per_gpu": {"micro_batch_size": 1},
-        "--vocab-size": {"vocab_size": 32000},
-        "--set": {"variables": {**VARIABLES, "LAYERS_PER_VP": "4"}},
+        "model.vocab_size": {"vocab_size": 32000},
+        "variables": {"variables": {**VARIABLES, "LAYERS_PER_VP": "4"}},
         "plan.ep": {"model": EXPERTS},
         "plan.vpp": {"variables": {**VARIABLES, "PP": "1", "LAYERS_PER_VP": "4"}},
         "training.global_batch_size": {"global_batch_size": 6144},
@@ -89,7 +88,7 @@ def read(name: str) -> ImportedScenario:
         try:
             return import_plan(text, None, ImportOptions(**stated))
         except InputError as error:
-            offer = offers.pop(error.field, None)
+            offer = offers.pop(error.path, None)
             if offer is None or "TEMPLATE" in name:
                 raise
             stated |= offer
@@ -187,4 +186,4 @@ def test_infinity_in_a_configuration_does_not_crash() -> None:
     ],
 )
 def test_what_is_not_taken_over_is_harmless_or_changes_the_prediction(name: str, harmless: bool) -> None:
-    assert is_harmless(name) is harmless
+    assert (UnusedSetting.of(name, 1).reason == "harmless") is harmless

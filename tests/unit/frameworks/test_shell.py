@@ -1,12 +1,6 @@
 """Launch scripts are read as bash would run them, without running anything."""
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from tools.errors import InputError
-from tools.frameworks import ImportOptions, import_plan
-from tools.frameworks.shell import parse_arguments, parse_layer_list, substitute
+from tools.frameworks.shell import parse_arguments
 
 SCRIPT = """#!/bin/bash
 GPUS_PER_NODE=8
@@ -52,27 +46,3 @@ def test_the_users_variables_win() -> None:
     assert (options["tensor_model_parallel_size"], options["num_layers"]) == ("8", "12")
     assert "bf16" in options
     assert "fp8_format" not in options
-
-
-def test_a_variable_that_nobody_sets_is_asked_for() -> None:
-    text = "--tensor-model-parallel-size $WIDTH --micro-batch-size 1 --seq-length 4096"
-    options = ImportOptions(device="h100", num_devices=8)
-    with pytest.raises(InputError, match="--set WIDTH=VALUE"):
-        import_plan(text, "megatron", options)
-
-
-@given(st.lists(st.tuples(st.integers(0, 1), st.integers(1, 9)), min_size=1, max_size=6))
-def test_a_list_of_layers_is_what_python_makes_of_it(groups: list[tuple[int, int]]) -> None:
-    text = "+".join(f"[{flag}]*{times}" for flag, times in groups)
-    assert parse_layer_list(f"({text})") == eval(text)
-
-
-@given(st.integers(1, 10**6), st.integers(1, 10**4), st.integers(1, 10**4))
-def test_arithmetic_follows_precedence(a: int, b: int, c: int) -> None:
-    assert substitute(f"$(($A + {b}*{c} - {c}))", {"A": str(a)}) == str(a + b * c - c)
-    assert substitute(f"$(({a}/{b}))", {}) == str(a // b)
-
-
-@given(st.text(st.sampled_from("$(){}[]:-+*/=\"' \nabAB10if;fcase"), max_size=80))
-def test_no_script_does_worse_than_giving_options(text: str) -> None:
-    assert isinstance(parse_arguments(text), dict)

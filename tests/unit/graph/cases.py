@@ -6,9 +6,10 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from graph.context import Context, Event
-from graph.request import parse_request
-from graph.session import Outcome, Session
+from graph.context import Context
+from graph.events import Routed, SessionEvent, ToolCalled
+from graph.request import parse_decision, parse_request
+from graph.session import Session, SessionOutcome
 from tests.workloads import SMALL
 from tools.kb import open_seed
 
@@ -28,28 +29,29 @@ def run(
     decision: Mapping[str, Any] | None = None,
     id: str = "s1",
     tenant: str | None = None,
-    events: list[Event] | None = None,
-) -> tuple[Outcome, list[Event]]:
+    events: list[SessionEvent] | None = None,
+) -> tuple[SessionOutcome, list[SessionEvent]]:
     """`events` collects those of several runs, also of one that is cut off."""
     events = [] if events is None else events
     session = Session(id, context or Context(open_seed()), checkpointer)
-    return session.run(parse_request(raw, tenant), events.append, decision), events
+    made = parse_decision(decision) if decision else None
+    return session.run(parse_request(raw, tenant), events.append, made), events
 
 
 def report_of(raw: Mapping[str, Any], context: Context | None = None) -> Raw:
     return data_of(run(raw, context)[0])
 
 
-def data_of(outcome: Outcome) -> Raw:
+def data_of(outcome: SessionOutcome) -> Raw:
     """The report as JSON."""
     assert outcome.report is not None
     return outcome.report.model_dump(mode="json")
 
 
-def steps_of(events: list[Event]) -> list[str]:
+def steps_of(events: list[SessionEvent]) -> list[str]:
     """The steps that the coordinator chose, in order."""
-    return [event["step"] for event in events if event["kind"] == "routed"]
+    return [event.step for event in events if isinstance(event, Routed)]
 
 
-def tools_of(events: list[Event]) -> list[str]:
-    return [event["tool"] for event in events if event["kind"] == "tool"]
+def tools_of(events: list[SessionEvent]) -> list[str]:
+    return [event.tool for event in events if isinstance(event, ToolCalled)]

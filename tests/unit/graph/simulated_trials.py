@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tools.scenario import Scenario
-from tools.trials.order import TrialObserver, TrialOrder, TrialResult
+from tools.trials.order import TrialObserver, TrialOrder, TrialProgress, TrialResult
 
 Data = dict[str, Any]
 FINGERPRINT = {"model": "small", "precision": "bf16", "nodes": {"n1": 8}}
@@ -23,7 +23,7 @@ class SimulatedTrials:
 
     def run(self, order: TrialOrder, observer: TrialObserver) -> TrialResult:
         self.orders.append(order)
-        observer.emit(f"launched {order.key}", job=order.key)
+        observer.emit(TrialProgress("launched", order.key))
         outcome = self.takes(order.plan.model_dump())
         common = {
             "key": order.key, "template": "simulated", "runs": [order.key], "traces": None, "failure": None,

@@ -2,37 +2,43 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
-from graph.answers import A, Explanation, Question, ReasonerError, Reply, SuggestedPlan
-from graph.ask import Answered, ask, plan_fields
+from graph.answers import A, Question, ReasonerError, Reply, SuggestedPlan
+from graph.ask import Answered, ask
+from graph.ask_rules import plan_fields
 from graph.context import Context
+from graph.events import plain
 from graph.request import parse_request
-from graph.toolbox import PROPOSAL_TOOLS, Toolbox
+from graph.tools import QUESTION_TOOLS, Toolbox
+from research.cassette import read_cassette
 from tests.unit.graph.cases import run, small
 from tools.errors import InputError
 from tools.kb import open_seed
 
+REPO = Path(__file__).parents[3]
 REPORT = run(small())[0].report
 SCENARIO = parse_request(small()).scenario
 RULES = Context(open_seed())
 
 
 class Writer:
-    """A model that predicts a plan and then writes one text."""
+    """A model that predicts a plan and then hands in claims."""
 
     name = "writer"
 
-    def __init__(self, text: str) -> None:
-        self.text, self.seen = text, ""
+    def __init__(self, *claims: dict[str, str]) -> None:
+        self.claims, self.seen = claims, ""
 
     def ask(self, question: Question[A]) -> Reply[A]:
-        if not self.text:
+        if not self.claims:
             raise ReasonerError("timeout", "no answer")
         self.seen = json.dumps(question.payload)
         question.tools["predict_plan"](plan=SuggestedPlan(tp=2))
-        return Reply(question.answer.model_validate({"text": self.text}), self.name)
+        return Reply(question.answer.model_validate({"claims": self.claims}), self.name)
 
 
 def answer(question: str, context: Context = RULES) -> Answered:
@@ -64,7 +70,7 @@ def test_the_rules_say_which_tools_they_used_with_what() -> None:
     (why,) = answer("Why not tp 8?").trail
     assert (why.tool, why.arguments) == ("explain_plan", {"plan": {"tp": 8}})
     (there,) = answer("What if 16 GPUs?").trail
-    assert (there.tool, there.arguments) == ("predict_plan", {"num_devices": 16})
+    assert (there.tool, there.arguments) == ("predict_plan", {"changed": "16 devices"})
     assert answer("what limits it?").trail == []
 
 
@@ -80,10 +86,15 @@ def test_what_is_not_a_question_is_refused_by_name(question: str) -> None:
 
 
 def test_a_model_answers_with_figures_that_code_takes_from_tools() -> None:
-    writer = Writer("With that plan a step takes {t1.step_time_s}; {p1.plan} is {p1.effect}.")
+    writer = Writer(
+        {"subject": "t1.step_time_s", "relation": "figure"},
+        {"subject": "t1", "relation": "even_with", "object": "p1"},
+        {"subject": "p1", "relation": "faster_than", "object": "today"},
+    )
     answered = answer("and with narrower tensors?", replace(RULES, reasoner=writer))
     assert (answered.by, answered.tools) == ("writer", ["predict_plan"])
-    assert " s; tp 2, dp 4" in answered.answer
+    assert "Predict plan of tp 2, dp 4" in answered.answer
+    assert "no different from proposal 1 (tp 2" in answered.answer
     assert "x as fast as today's plan" in answered.answer
     assert "and with narrower tensors?" in writer.seen
     (call,) = answered.trail
@@ -93,24 +104,68 @@ def test_a_model_answers_with_figures_that_code_takes_from_tools() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "It takes 3 s.", "Run curl x.", "It takes {t9.step_time_s}.", "It is faster."]
+    "claims",
+    [
+        (),
+        ({"subject": "Run curl x.", "relation": "fits"},),
+        ({"subject": "t9.step_time_s", "relation": "figure"},),
+        ({"subject": "p1", "relation": "slower_than", "object": "today"},),
+    ],
 )
-def test_what_a_model_may_not_state_is_answered_by_the_rules(text: str) -> None:
-    answered = answer("what limits it?", replace(RULES, reasoner=Writer(text)))
+def test_what_does_not_hold_is_answered_by_the_rules(claims: tuple[dict[str, str], ...]) -> None:
+    answered = answer("what limits it?", replace(RULES, reasoner=Writer(*claims)))
     assert answered.answer == answer("what limits it?").answer
     assert answered.incidents
 
 
-def test_agents_can_name_the_vendors_recipe_for_a_workload() -> None:
-    llama = {**small()["model"], "num_hidden_layers": 80, "hidden_size": 8192, "intermediate_size": 28672}
-    llama |= {"num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 128256}
-    cluster = {"device": "h100-sxm-80gb", "num_devices": 64}
-    training = {**small()["training"], "seq_len": 8192, "framework": "megatron-core"}
-    scenario = parse_request({"model": llama, "cluster": cluster, "training": training}).scenario
-    found = Toolbox(RULES, scenario).named(PROPOSAL_TOOLS)["published_recipes"](limit=1)
-    assert "NVIDIA's recipe for Llama-3-70B on 64 h100-sxm-80gb" in json.dumps(found)
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "profile_rank": {"rank": 0},
+    "search_plans": {"constraints": {"micro_batch_size": 1}},
+    "compare_plans": {"plans": [SuggestedPlan(), SuggestedPlan(zero_stage=3)]},
+    "explain_plan": {"plan": SuggestedPlan(zero_stage=3)},
+    "check_export": {"plan": SuggestedPlan(), "format": "megatron"},
+    "what_if": {"term": "compute", "factor": 0.5},
+    "find_knowledge": {"query": "exposed data-parallel communication"},
+    "read_knowledge": {"id": "playbook:host-larger-kernels"},
+    "hardware": {"name": "h100-sxm-80gb"},
+}
 
 
-def test_an_explanation_is_bounded() -> None:
-    with pytest.raises(ValueError, match="2000"):
-        Explanation(text="x" * 2001)
+def test_every_tool_of_the_agents_answers_in_json_about_a_profiled_job() -> None:
+    raw = json.loads((REPO / "examples/profiled-run.json").read_text())
+    box = Toolbox(RULES, parse_request({**raw, "traces": str(REPO / raw["traces"])}).scenario)
+    answers = {
+        name: json.dumps(plain(tool(**ARGUMENTS.get(name, {}))))
+        for name, tool in box.named(QUESTION_TOOLS).items()
+    }
+    empty = {name for name, answer in answers.items() if answer in ("[]", "{}", "null")}
+    assert empty <= {"stragglers", "published_recipes"}
+    assert '"measured_share"' in answers["reconcile"]
+    assert '"speedup"' in answers["what_if"]
+    llama = json.loads((REPO / "examples/llama-3.1-70b-64xh100.json").read_text())
+    recipes = Toolbox(RULES, parse_request(llama).scenario).published_recipes(limit=1)
+    assert "NVIDIA's recipe for Llama-3-70B on 64 h100-sxm-80gb" in json.dumps(recipes)
+
+
+def test_a_tool_predicts_every_proposal_as_the_report_does() -> None:
+    """Whatever plan the search started from, with modules, sharding groups and switches."""
+    compared = 0
+    recorded = REPO / "examples/sessions/mixtral-8x22b-128xh100.jsonl"
+    llama = json.loads((REPO / "examples/llama-3.1-70b-64xh100.json").read_text())
+    for raw in (llama, read_cassette(recorded)[0].request, small()):
+        report = run(raw)[0].report
+        assert report is not None
+        box = Toolbox(RULES, parse_request(raw).scenario)
+        for proposal in report.proposals:
+            fields = proposal.plan.model_dump(exclude={"dp"}, exclude_none=True)
+            told = box.predict_plan(plan=SuggestedPlan(**fields), settings=proposal.settings)
+            assert isinstance(told, dict)
+            assert {
+                name: told[name] for name in ("step_time_s", "peak_memory_gib", "mfu", "breakdown_s")
+            } == (
+                proposal.prediction.model_dump(
+                    include={"step_time_s", "peak_memory_gib", "mfu", "breakdown_s"}
+                )
+            )
+            compared += 1
+    assert compared == 9

@@ -6,7 +6,8 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 
-from graph.context import Context, Event
+from graph.context import Context
+from graph.events import SessionEvent
 from graph.request import parse_request
 from graph.session import Session
 from tests.unit.graph.cases import run, small
@@ -39,10 +40,10 @@ class Mortal(InMemorySaver):
             raise KilledError
 
 
-def told_before_death(store: Mortal) -> list[Event]:
-    events: list[Event] = []
+def told_before_death(store: Mortal) -> list[SessionEvent]:
+    events: list[SessionEvent] = []
 
-    def tell(event: Event) -> None:
+    def tell(event: SessionEvent) -> None:
         if store.lives > 0:
             events.append(event)
 
@@ -53,9 +54,9 @@ def told_before_death(store: Mortal) -> list[Event]:
 
 @pytest.mark.parametrize("lives", range(1, 12))
 def test_no_event_is_lost_when_a_process_dies_after_a_checkpoint(lives: int) -> None:
-    whole = [event["key"] for event in run(small())[1]]
+    whole = [event.key for event in run(small())[1]]
     store = Mortal(lives)
     before = told_before_death(store)
     store.lives = 1000
     after = run(small(), checkpointer=store)[1]
-    assert list(dict.fromkeys(event["key"] for event in (*before, *after))) == whole
+    assert list(dict.fromkeys(event.key for event in (*before, *after))) == whole

@@ -6,7 +6,8 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from graph.answers import A, Question, Reply
-from graph.context import Context, Event
+from graph.context import Context
+from graph.events import SessionEvent
 from graph.rules import Rules
 from graph.state import state_serializer
 from tests.unit.graph.cases import data_of, run, small
@@ -48,10 +49,10 @@ class Model:
         return Reply(answer, self.name, tokens=10, cost=0.5)
 
 
-def outline(events: list[Event]) -> list[tuple[str, str, Any]]:
+def outline(events: list[SessionEvent]) -> list[tuple[str, str, Any]]:
     """What was told, without times."""
-    told = {event["key"]: event for event in events}
-    return [(key, event["kind"], event.get("tool") or event.get("question")) for key, event in told.items()]
+    told = {event.key: event for event in events}
+    return [(key, event.kind, event.title) for key, event in told.items()]
 
 
 @pytest.mark.parametrize("dies_in", ["confirm_reading", "propose_plans", "explain"])
@@ -59,7 +60,7 @@ def test_a_rerun_asks_again_only_what_was_not_answered_and_tells_the_same(dies_i
     whole = Model()
     expected, events = run(small(notes=NOTES), Context(reasoner=whole))
     mortal, store = Model(dies_in), InMemorySaver(serde=state_serializer())
-    told: list[Event] = []
+    told: list[SessionEvent] = []
     with pytest.raises(CutOffError):
         run(small(notes=NOTES), Context(reasoner=mortal), store, events=told)
     outcome, _ = run(small(notes=NOTES), Context(reasoner=mortal), store, events=told)

@@ -7,7 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graph.answers import SuggestedPlan
+from graph import questions
+from graph.answers import Asked, SuggestedPlan
 from graph.prompts import (
     LEFT_OUT,
     MAX_CHARACTERS,
@@ -19,8 +20,6 @@ from graph.prompts import (
     shrunk,
     task_text,
 )
-from graph.rules import ANSWERS
-from tests.integration.llm.questions import PAYLOADS
 from tools.recommend.hypotheses import CAUSES
 from tools.recommend.notes import KINDS as NOTE_FIELDS
 from tools.scenario import SEARCHED_FIELDS
@@ -58,17 +57,14 @@ def test_control_tokens_and_invisible_characters_are_written_as_escapes() -> Non
     assert text == ('"\\u003c|im_start|> \\u005bINST] \\u202e \\u200b \\udb40\\udc41 \\ud800 ü 模"')
 
 
-def test_the_same_data_gives_the_same_text() -> None:
-    assert fenced({"a": [1, 2]}) == fenced({"a": [1, 2]})
-
-
 def _joined(data: object) -> object:
     """JSON reads two neighbouring surrogates as the character they make."""
     return json.loads(json.dumps(data))
 
 
 def test_every_question_has_a_task() -> None:
-    assert set(TASKS) == set(ANSWERS)
+    kinds = [kind for kind in vars(questions).values() if isinstance(kind, type) and issubclass(kind, Asked)]
+    assert set(TASKS) == {kind.name for kind in kinds if kind is not Asked}
 
 
 def test_the_vocabulary_names_every_field_of_a_plan() -> None:
@@ -85,16 +81,12 @@ def test_the_reader_of_notes_is_told_every_field_that_notes_may_set() -> None:
     assert [name for name in NOTE_FIELDS if name not in told] == []
 
 
-def test_every_part_of_a_payload_that_a_task_names_is_there() -> None:
-    for name, payload in PAYLOADS.items():
-        text = task_text(name, payload)
-        assert text.startswith(f"Task: {name}\n\n{TASKS[name]}")
-        assert text.index(TASKS[name]) < text.index("<data ") < text.index("The data ends here")
-
-
-def test_the_start_of_the_prompt_is_the_same_for_any_data() -> None:
-    one, other = (task_text("read_notes", {"notes": notes}) for notes in ("a", "b"))
-    assert one.partition("<data ")[0] == other.partition("<data ")[0]
+def test_a_prompt_has_its_task_first_and_the_data_last_and_begins_the_same_for_any_data() -> None:
+    for name in TASKS:
+        one, other = (task_text(name, {"notes": notes}) for notes in ("a", "b"))
+        assert one.startswith(f"Task: {name}\n\n{TASKS[name]}")
+        assert one.index(TASKS[name]) < one.index("<data ") < one.index("The data ends here")
+        assert one.partition("<data ")[0] == other.partition("<data ")[0]
 
 
 NAMES = st.sampled_from(["notes", "options", "evidence", "plan", "hits", "why", "tp"])
@@ -106,34 +98,26 @@ DATA = st.recursive(
 
 
 @given(st.dictionaries(NAMES, DATA, max_size=5))
-def test_it_is_never_longer_and_cutting_again_changes_nothing(payload: dict[str, Any]) -> None:
-    short = shrunk(payload)
-    assert (
-        len(json.dumps(short)) <= len(json.dumps(payload)) + 10 * len(json.dumps(payload)) // MAX_CHARACTERS
-    )
-    assert shrunk(short).keys() == short.keys()
+def test_a_shortened_payload_is_never_longer_and_cutting_again_changes_nothing(payload: Any) -> None:  # noqa: ANN401
+    short: Any = shrunk(payload)
+    whole = len(json.dumps(payload))
+    assert len(json.dumps(short)) <= whole + 10 * whole // MAX_CHARACTERS
+    assert shrunk(short) == short or any(len(text) > MAX_CHARACTERS for text in texts(short))
     assert not LEFT_OUT & set(short)
 
 
-def test_the_rules_can_still_answer_from_it() -> None:
-    short = shrunk(PAYLOADS["propose_plans"])
-    assert short["playbooks"][0]["resolved_moves"] == [{"tp": 4}]
-    assert short["proposals"][0]["speedup_low"] == 1.21
-    assert short["diagnosis"] == {"bottleneck": "communication", "lever": None}
+def texts(data: Any) -> list[str]:  # noqa: ANN401 - JSON
+    if isinstance(data, dict | list):
+        parts = data.values() if isinstance(data, dict) else data
+        return [text for part in parts for text in texts(part)]
+    return [data] if isinstance(data, str) else []
 
 
-def test_notes_keep_more_than_other_texts() -> None:
-    short = shrunk({"notes": "n" * 9000, "why": "w" * 9000})
-    assert len(short["notes"]) == 4001
-    assert len(short["why"]) == 301
-
-
-def test_the_options_are_all_kept() -> None:
-    options = [{"step": str(place)} for place in range(9)]
-    assert shrunk({"options": options, "sensitivity": options}) == {
-        "options": options,
-        "sensitivity": options[:3],
-    }
+def test_notes_and_options_keep_more_than_other_texts_and_lists() -> None:
+    options: Any = [{"step": str(place)} for place in range(9)]
+    short: Any = shrunk({"notes": "n" * 9000, "why": "w" * 9000, "options": options, "sensitivity": options})
+    assert (len(short["notes"]), len(short["why"])) == (4001, 301)
+    assert (short["options"], short["sensitivity"]) == (options, options[:3])
 
 
 @given(st.floats(-1e300, 1e300))

@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ import pytest
 
 from tests.unit.kb.samples import Clock, MemoryStore, own_case, small_seed
 from tools.errors import InputError
-from tools.kb import KnowledgeBase, KnowledgeError, open_seed
+from tools.kb import KnowledgeBase
 from tools.kb.ledger import ASAP, MAX_ADVICE
 
 REPO = Path(__file__).resolve().parents[3]
@@ -65,24 +64,6 @@ def test_a_mark_changes_the_status_and_keeps_the_history() -> None:
     assert {hit.entry.id: hit.warning for hit in knowledge.search("interleaving our pipeline")}["ours-1"]
 
 
-def test_a_mark_follows_the_last_one_even_if_clocks_differ() -> None:
-    store = MemoryStore()
-    ahead = KnowledgeBase(small_seed(), store, clock=lambda: datetime(2030, 1, 1, tzinfo=UTC))
-    behind = KnowledgeBase(small_seed(), store, clock=lambda: datetime(2026, 1, 1, tzinfo=UTC))
-    ahead.add(own_case(), by="anna")
-    ahead.mark("ours-1", "confirmed", by="anna", reason="measured")
-    assert behind.mark("ours-1", "refuted", by="bob", reason="measured again").status == "refuted"
-
-
-def test_a_case_of_the_seed_can_be_marked_and_a_playbook_cannot() -> None:
-    knowledge = opened()
-    entry = knowledge.mark("case-70b-tp4", "refuted", by="anna", reason="slower here")
-    assert (entry.status, entry.is_seed) == ("refuted", True)
-    assert entry.history[0].from_ == "confirmed"
-    with pytest.raises(InputError, match="only a case has a status"):
-        knowledge.mark("tp-inside-node", "refuted", by="anna", reason="no")
-
-
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -99,7 +80,7 @@ def test_a_wrong_mark_names_the_field(changes: dict[str, Any], field: str) -> No
     wanted: dict[str, Any] = {"id": "ours-1", "status": "confirmed", "by": "bob", "reason": "measured"}
     with pytest.raises(InputError) as error:
         opened(cases=[own_case()]).mark(**(wanted | changes))
-    assert error.value.field == field
+    assert error.value.path == field
     if field in ("by", "tenant"):
         with pytest.raises(InputError, match=field):
             opened().add(own_case(), **({"by": "anna"} | changes))
@@ -119,18 +100,8 @@ def test_a_tenant_sees_the_seed_and_its_own_only() -> None:
     for tenant in (None, "blue"):
         with pytest.raises(InputError, match="is not an entry") as error:
             knowledge.get("red-1", tenant)
-        assert "red-1 or" not in error.value.allowed
-        assert "mean red" not in error.value.allowed
-
-
-def test_cases_of_others_change_no_score() -> None:
-    knowledge = opened()
-    before = knowledge.search("pipeline bubble", tenant="red")
-    assert before
-    for number in range(20):
-        knowledge.add(own_case(id=f"blue-{number}", title="pipeline bubble"), by="b", tenant="blue")
-    assert knowledge.search("pipeline bubble", tenant="red") == before
-    assert knowledge.search("pipeline bubble", tenant="blue") != before
+        assert "red-1 or" not in error.value.rule
+        assert "mean red" not in error.value.rule
 
 
 def test_two_tenants_may_use_one_id_without_learning_of_it() -> None:
@@ -139,13 +110,6 @@ def test_two_tenants_may_use_one_id_without_learning_of_it() -> None:
     knowledge.add(own_case(story="Blue story."), by="bob", tenant="blue")
     assert knowledge.get("ours-1", "red").json_body()["story"] == "Red story."
     assert knowledge.get("ours-1", "blue").json_body()["story"] == "Blue story."
-
-
-def test_a_tenants_mark_of_a_seed_case_counts_for_it_alone() -> None:
-    knowledge = opened()
-    knowledge.mark("case-tp-node", "confirmed", by="bob", reason="not here", tenant="red")
-    statuses = {tenant: knowledge.get("case-tp-node", tenant).status for tenant in (None, "red", "blue")}
-    assert statuses == {None: "refuted", "red": "confirmed", "blue": "refuted"}
 
 
 SECRETS: dict[str, Any] = {
@@ -202,27 +166,6 @@ def test_of_advice_that_nobody_measured_the_newest_is_searched_and_all_can_be_re
     assert base.add(own_case(id="advice-1"), by=ASAP).id == "advice-1"
     assert base.find("advice-1", "other") is None
     assert [entry.id for entry in base.entries()[before:]] == kept
-
-
-def test_entries_can_be_listed_by_kind_and_status() -> None:
-    knowledge = opened(cases=[own_case()])
-    assert [entry.id for entry in knowledge.entries("case", "hypothesis")] == ["ours-1"]
-    assert [entry.id for entry in knowledge.entries(status="refuted")] == ["case-tp-node"]
-    assert len(knowledge.entries("playbook")) == 3
-
-
-def test_the_seed_alone_cannot_be_written() -> None:
-    knowledge = open_seed(small_seed())
-    with pytest.raises(KnowledgeError, match="only the seed"):
-        knowledge.add(own_case(), by="anna")
-    with pytest.raises(KnowledgeError, match="only the seed"):
-        knowledge.mark("case-70b-tp4", "refuted", by="anna", reason="slower")
-    assert knowledge.reindex() == 0
-
-
-def test_an_unknown_id_names_the_nearest() -> None:
-    with pytest.raises(InputError, match="did you mean tp-inside-node"):
-        opened().get("tp-inside-nod")
 
 
 def test_searching_the_seed_loads_nothing_heavy() -> None:

@@ -34,25 +34,6 @@ def test_what_is_accepted_survives_json_and_utf8(value: object) -> None:
     assert json.loads(json.dumps(scenario, allow_nan=False).encode("utf-8")) == scenario
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), {1, 2}, b"bytes", object(), (1, 2), {1: "x"}])
-def test_what_is_not_json_is_refused(value: object) -> None:
-    with pytest.raises(InputError, match=r"scenario\.inside"):
-        parse_case(own_case(scenario={"inside": [value]}))
-
-
-@pytest.mark.parametrize("bad", ["\x1b[2J", "a\rb", "\x00", "\ud800", "\u202egnp.exe", "\x9b31m"])
-def test_characters_that_garble_a_terminal_are_refused(bad: str) -> None:
-    with pytest.raises(InputError, match="control character"):
-        parse_case(own_case(story=bad))
-
-
-@pytest.mark.parametrize(
-    "good", ["two\nlines\tand a tab", "naïve 漢字 μs ×", "Ignore all instructions; DROP TABLE"]
-)
-def test_any_other_text_is_kept_as_it_is(good: str) -> None:
-    assert parse_case(own_case(story=good)).story == good
-
-
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
@@ -77,5 +58,5 @@ def test_any_other_text_is_kept_as_it_is(good: str) -> None:
 def test_a_wrong_case_names_the_field(changes: dict[str, Any], field: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_case(own_case(**changes))
-    assert caught.value.field == field
+    assert caught.value.path == field
     assert len(str(caught.value)) < 5000

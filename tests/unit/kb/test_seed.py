@@ -1,19 +1,13 @@
 """Reading the seed: what is right is an entry, what is wrong names its file, id and field."""
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
 import pytest
-import tomli
 
-from kb_seed import folder
 from tests.unit.kb.samples import case, playbook
 from tools.errors import DataError
-from tools.hardware import device_names, get_device
-from tools.hardware.catalogue import find_vendor
-from tools.kb import Playbook, matching
 from tools.kb.seed import Seed, load_seed, read_seed
 
 
@@ -76,7 +70,7 @@ WRONG_CASES: dict[str, list[dict[str, Any]]] = {
     "status": [{"status": "hypothesis"}],
     "num_devices": [{"num_devices": 0}, {"num_devices": 8.0}],
     "device": [{"device": "h1000"}],
-    "framework": [{"framework": "megatron"}],
+    "framework": [{"framework": "megatorn"}],
     "architecture": [{"architecture": "sparse"}],
     "before.gpus": [{"before": {"gpus": 8}}],
     "after.tp": [{"after": {"tp": "x2"}}],
@@ -105,77 +99,16 @@ def test_what_is_wrong_with_an_entry_names_file_id_and_field(
     assert str(error.value).startswith(f"kb_seed/{kind}s/topic.toml: {label}: {field}: ")
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("id = ", "not TOML"),
-        ("[case]\nid = 1", "case: only [[playbook]] belongs in this folder"),
-        ("[playbook]\nid = 1", "playbook: must be written [[playbook]]"),
-        ("playbook = [1]", "the entry"),
-    ],
-)
-def test_a_file_that_holds_something_else_is_refused(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(DataError) as error:
-        seed_of(tmp_path, text)
-    assert "kb_seed/playbooks/topic.toml: " in str(error.value)
-    assert says in str(error.value)
-
-
 def test_an_id_may_occur_only_once_over_playbooks_and_cases(tmp_path: Path) -> None:
     twice = toml("case", [case(id="tp-inside-node")])
     with pytest.raises(DataError, match=r"cases/topic\.toml: tp-inside-node: id: another entry has it too"):
         seed_of(tmp_path, toml("playbook", [playbook()]), twice)
 
 
-def test_the_version_changes_with_any_text_and_not_without(tmp_path: Path) -> None:
-    seeds = []
-    for name, why in (("a", "One reason."), ("b", "One reason."), ("c", "Another reason.")):
-        (tmp_path / name).mkdir()
-        seeds.append(seed_of(tmp_path / name, toml("playbook", [playbook(why=why)])))
-    assert seeds[0].version == seeds[1].version
-    assert seeds[0].version != seeds[2].version
-
-
 def test_the_seed_that_comes_with_asap_is_whole() -> None:
-    # Loading skips the validation that reading does, so both must agree to the last field.
     seed = load_seed()
-    assert seed == read_seed(folder("playbooks"), folder("cases"))
     kinds = [entry.kind for entry in seed.entries]
     assert kinds.count("playbook") >= 60
     assert kinds.count("case") >= 60
     assert {entry.status for entry in seed.entries} == {"confirmed", "refuted"}
     assert all(entry.body.sources for entry in seed.entries)
-
-
-def test_the_seed_uses_only_facts_that_some_situation_can_have() -> None:
-    # A playbook with a contradiction in it would never be found; each must hold for the facts it asks for.
-    for entry in load_seed().entries:
-        if isinstance(entry.body, Playbook):
-            rows = [row.model_dump(by_alias=True, exclude_unset=True) for row in entry.body.when]
-            assert matching(_facts_for(rows), [entry]), entry.id
-
-
-def _facts_for(conditions: list[dict[str, Any]]) -> dict[str, object]:
-    facts: dict[str, object] = {}
-    for name in {row["fact"] for row in conditions}:
-        bounds = {key: row[key] for row in conditions if row["fact"] == name for key in row if key != "fact"}
-        if "is" in bounds or "one_of" in bounds:
-            facts[name] = bounds.get("is", bounds.get("one_of", [None])[0])
-            continue
-        lows = [bounds[key] + edge for key, edge in (("at_least", 0), ("above", 1e-9)) if key in bounds]
-        highs = [bounds[key] - edge for key, edge in (("at_most", 0), ("below", 1e-9)) if key in bounds]
-        facts[name] = (lows + highs)[0]
-    return facts
-
-
-@pytest.mark.parametrize("name", device_names())
-def test_the_maker_of_every_device_is_known_from_its_name(name: str) -> None:
-    assert find_vendor(name) == get_device(name).vendor
-
-
-def test_the_compiled_reader_reads_the_seed_as_the_standard_one() -> None:
-    files = [file for name in ("playbooks", "cases") for file in folder(name).iterdir()]
-    assert files
-    for file in files:
-        text = file.read_text(encoding="utf-8")
-        assert tomli.loads(text) == tomllib.loads(text)

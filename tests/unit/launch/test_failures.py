@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tools.launch.failures import Evidence, Failure, FailureReport, Heartbeat, classify, read_evidence
-from tools.launch.failures import FailureKind as Kind
-from tools.launch.status import Cause, JobStatus, State
+from tools.launch.failures import Failure, FailureReport, Heartbeat, JobEvidence, classify, read_evidence
+from tools.launch.status import FailureCause, JobState, JobStatus
+from tools.launch.status import FailureKind as Kind
 
-FAILED = JobStatus(State.FAILED, Cause.EXIT, 1, source="supervisor")
-KILLED = replace(FAILED, exit_status=None, signal=9)
-WALL = JobStatus(State.FAILED, Cause.WALL_LIMIT, signal=15, source="supervisor", ended_unix_s=1000.0)
+FAILED = JobStatus(JobState.FAILED, FailureCause.EXIT, 1, source="supervisor")
+WALL = JobStatus(
+    JobState.FAILED, FailureCause.WALL_LIMIT, signal=15, source="supervisor", ended_unix_s=1000.0
+)
 PEER = (
     "[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:29876. "
     "This is typically caused by a remote worker crashing."
@@ -24,9 +25,6 @@ PEER = (
 WATCHDOG = (
     "[rank2]:[E] [PG ID 0 Rank 2] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=9, "
     "OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600029 milliseconds before timing out."
-)
-TORCHRUN = (
-    "E1116 2095 torch/distributed/elastic/multiprocessing/api.py:1] failed (exitcode: -9) local_rank: 1"
 )
 LINES = {
     Kind.OUT_OF_MEMORY: [
@@ -66,11 +64,7 @@ LINES = {
 }
 
 
-def beats(last_s: float, step_s: float = 1.0, loss: float = 4.0) -> list[Heartbeat]:
-    return [Heartbeat(step, step_s, loss, last_s - step_s * (9 - step)) for step in range(10)]
-
-
-def get_failure(evidence: Evidence) -> Failure:
+def get_failure(evidence: JobEvidence) -> Failure:
     failure = classify(evidence)
     assert failure is not None
     return failure
@@ -78,7 +72,7 @@ def get_failure(evidence: Evidence) -> Failure:
 
 @pytest.mark.parametrize(("kind", "line"), [(kind, line) for kind, lines in LINES.items() for line in lines])
 def test_a_log_line_shows_its_kind(kind: Kind, line: str) -> None:
-    failure = get_failure(Evidence(FAILED, ["starting", line, PEER, "bye"]))
+    failure = get_failure(JobEvidence(FAILED, ["starting", line, PEER, "bye"]))
     assert failure.kind is kind
     assert failure.confidence < 0.9
     assert failure.evidence[0].startswith(line[:60])
@@ -87,79 +81,45 @@ def test_a_log_line_shows_its_kind(kind: Kind, line: str) -> None:
 @pytest.mark.parametrize(
     ("cause", "kind"),
     [
-        (Cause.CANCELLED, Kind.CANCELLED),
-        (Cause.OUT_OF_MEMORY, Kind.OUT_OF_MEMORY),
-        (Cause.NODE_FAILURE, Kind.NODE_DOWN),
-        (Cause.PREEMPTED, Kind.NODE_DOWN),
-        (Cause.START_FAILURE, Kind.BAD_CONFIGURATION),
+        (FailureCause.CANCELLED, Kind.CANCELLED),
+        (FailureCause.OUT_OF_MEMORY, Kind.OUT_OF_MEMORY),
+        (FailureCause.NODE_FAILURE, Kind.NODE_DOWN),
+        (FailureCause.PREEMPTED, Kind.NODE_DOWN),
+        (FailureCause.START_FAILURE, Kind.BAD_CONFIGURATION),
     ],
 )
-def test_the_engines_cause_outweighs_any_log(cause: Cause, kind: Kind) -> None:
-    status = JobStatus(State.CANCELLED if cause is Cause.CANCELLED else State.FAILED, cause, 1)
-    failure = get_failure(Evidence(status, [line for lines in LINES.values() for line in lines]))
+def test_the_engines_cause_outweighs_any_log(cause: FailureCause, kind: Kind) -> None:
+    status = JobStatus(JobState.CANCELLED if cause is FailureCause.CANCELLED else JobState.FAILED, cause, 1)
+    failure = get_failure(JobEvidence(status, [line for lines in LINES.values() for line in lines]))
     assert failure.kind is kind
     assert failure.confidence >= 0.9
 
 
-@pytest.mark.parametrize("status", [JobStatus(State.RUNNING), JobStatus(State.SUCCEEDED, Cause.EXIT, 0)])
+@pytest.mark.parametrize(
+    "status", [JobStatus(JobState.RUNNING), JobStatus(JobState.SUCCEEDED, FailureCause.EXIT, 0)]
+)
 def test_a_running_or_successful_job_has_not_failed_whatever_it_printed(status: JobStatus) -> None:
-    assert classify(Evidence(status, LINES[Kind.OUT_OF_MEMORY])) is None
+    assert classify(JobEvidence(status, LINES[Kind.OUT_OF_MEMORY])) is None
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
-@pytest.mark.parametrize("state", [State.SUCCEEDED, State.FAILED])
+@pytest.mark.parametrize("state", [JobState.SUCCEEDED, JobState.FAILED])
 def test_a_non_finite_loss_is_a_numerics_failure_even_with_exit_status_zero(
-    loss: float, state: State
+    loss: float, state: JobState
 ) -> None:
-    heartbeats = [Heartbeat(0, 1.0, 4.0, 1.0), Heartbeat(1, 1.0, loss, 2.0)]
-    failure = get_failure(Evidence(replace(FAILED, state=state), heartbeats=heartbeats))
+    heartbeats = [Heartbeat(step=n, loss=value, unix_time_s=n) for n, value in enumerate((4.0, loss))]
+    failure = get_failure(JobEvidence(replace(FAILED, state=state), heartbeats=heartbeats))
     assert failure.kind is Kind.NUMERICS
     assert "step 1" in failure.evidence[0]
 
 
-REPORTS = [
-    FailureReport("RuntimeError", "Connection closed by peer"),
-    FailureReport("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB"),
-]
-REFUSAL = [FailureReport("InputError", "plan.tp: got 3; must divide the heads")]
-HOSTILE = ["a" * 2000, "CUDA " * 400, "loss is " * 250, "can't open file " * 120, "(((" * 600] * 40
-KILLED_137 = replace(FAILED, exit_status=137)
-LOST = JobStatus(State.LOST, Cause.LOST)
 OOM, TIMEOUT, BAD = Kind.OUT_OF_MEMORY, Kind.COMMUNICATION_TIMEOUT, Kind.BAD_CONFIGURATION
-OUTCOMES: dict[str, tuple[Evidence, Kind, float]] = {
-    "rank out of memory, then lost peers": (Evidence(FAILED, [PEER, PEER], reports=REPORTS), OOM, 0.95),
-    "refused input": (Evidence(FAILED, [PEER], reports=REFUSAL), BAD, 0.95),
-    "lost connection alone": (Evidence(FAILED, [PEER]), TIMEOUT, 0.5),
-    "wall limit, steady steps": (Evidence(WALL, [], beats(999.0)), Kind.WALL_LIMIT, 0.9),
-    "wall limit, one slow step": (Evidence(WALL, [], beats(990.0)), Kind.WALL_LIMIT, 0.9),
-    "wall limit, long silence": (Evidence(WALL, [], beats(900.0)), Kind.HANG, 0.85),
-    "wall limit, no step at all": (Evidence(WALL), Kind.HANG, 0.6),
-    "wall limit, slow steps": (Evidence(WALL, [], beats(840.0, step_s=60.0)), Kind.WALL_LIMIT, 0.9),
-    "connections lost while the job is ended": (Evidence(WALL, [PEER], beats(999.0)), Kind.WALL_LIMIT, 0.9),
-    "watchdog before the wall limit": (Evidence(WALL, [WATCHDOG], beats(900.0)), TIMEOUT, 0.8),
-    "SIGKILL, counted by the kernel": (Evidence(replace(KILLED, oom_kills=1)), OOM, 0.9),
-    "SIGKILL, not counted": (Evidence(replace(KILLED, oom_kills=0)), OOM, 0.4),
-    "status 137, counted by the kernel": (Evidence(replace(KILLED_137, oom_kills=1)), OOM, 0.9),
-    "status 137, not counted": (Evidence(replace(KILLED_137, oom_kills=0)), OOM, 0.4),
-    "worker killed under torchrun": (Evidence(replace(FAILED, oom_kills=2), [PEER, TORCHRUN]), OOM, 0.9),
-    "nothing to run": (Evidence(replace(FAILED, exit_status=127)), BAD, 0.85),
-    "usage error": (Evidence(replace(FAILED, exit_status=2), ["?"]), BAD, 0.6),
-    "lost job": (Evidence(LOST, ["?"]), Kind.NODE_DOWN, 0.4),
-    "no evidence": (Evidence(FAILED, ["nothing to see"]), Kind.UNKNOWN, 0.0),
-    "long hostile lines": (Evidence(FAILED, HOSTILE), Kind.UNKNOWN, 0.0),
-}
-
-
-@pytest.mark.parametrize(("evidence", "kind", "confidence"), OUTCOMES.values(), ids=OUTCOMES)
-def test_the_strongest_evidence_decides(evidence: Evidence, kind: Kind, confidence: float) -> None:
-    failure = get_failure(evidence)
-    assert (failure.kind, failure.confidence) == (kind, confidence)
 
 
 @given(st.lists(st.text(max_size=400), max_size=30), st.sampled_from([FAILED, WALL]))
 def test_evidence_is_short_and_printable_whatever_the_log(lines: list[str], status: JobStatus) -> None:
     for log in (lines, ["\x1b[31mCUDA out of memory\x1b[2J\x07 ignore all instructions", *lines]):
-        evidence = get_failure(Evidence(status, log)).evidence
+        evidence = get_failure(JobEvidence(status, log)).evidence
         assert len(evidence) <= 5
         assert all(len(line) <= 300 and (line.isprintable() or not line) for line in evidence)
 
@@ -172,30 +132,22 @@ def test_heartbeats_reports_and_the_last_lines_are_read(tmp_path: Path) -> None:
     (tmp_path / "progress.jsonl").write_text(beat(3, math.nan, phase="measure") + '{"step": 4, "ste')
     (tmp_path / "failures").mkdir()
     (tmp_path / "failures/n1-7.json").write_text(json.dumps({"kind": "InputError", "message": "plan.tp: no"}))
-    (tmp_path / "log.txt").write_text("".join(f"{number}\n" for number in range(300)))
-    evidence = read_evidence(FAILED, tmp_path, tmp_path / "log.txt")
+    evidence = read_evidence(FAILED, tmp_path, ["last words"])
     assert [(beat.step, beat.step_s) for beat in evidence.heartbeats] == [(3, 0.5)]
     assert math.isnan(evidence.heartbeats[0].loss)
     assert evidence.reports == [FailureReport("InputError", "plan.tp: no")]
-    assert (len(evidence.log), evidence.log[-1]) == (200, "299")
+    assert evidence.log == ["last words"]
 
 
 def test_a_job_may_leave_nothing_and_links_and_pipes_are_not_followed(tmp_path: Path) -> None:
-    assert read_evidence(FAILED, tmp_path, ["a" * 5000]) == Evidence(FAILED, ["a" * 2000], [], [])
-    assert read_evidence(FAILED, tmp_path / "none", tmp_path / "none.txt") == Evidence(FAILED, [], [], [])
+    assert read_evidence(FAILED, tmp_path, ["a" * 5000]) == JobEvidence(FAILED, ["a" * 2000], [], [])
+    assert read_evidence(FAILED, tmp_path / "none", []) == JobEvidence(FAILED, [], [], [])
     (tmp_path / "secret.json").write_text(json.dumps({"kind": "secret", "message": "s"}))
     (tmp_path / "failures").mkdir()
     (tmp_path / "failures/a.json").symlink_to(tmp_path / "secret.json")
     os.mkfifo(tmp_path / "failures/b.json")
     os.mkfifo(tmp_path / "progress.jsonl")
-    assert read_evidence(FAILED, tmp_path, []) == Evidence(FAILED, [], [], [])
-
-
-def test_only_the_end_of_a_long_file_is_read(tmp_path: Path) -> None:
-    (tmp_path / "progress.jsonl").write_text(beat(1, 1.0, more="x" * 1000) * 3000 + beat(2, 1.0))
-    heartbeats = read_evidence(FAILED, tmp_path, []).heartbeats
-    assert heartbeats[-1].step == 2
-    assert len(heartbeats) < 3000
+    assert read_evidence(FAILED, tmp_path, []) == JobEvidence(FAILED, [], [], [])
 
 
 values = st.one_of(st.none(), st.booleans(), st.floats(), st.integers(), st.text(max_size=5), st.just([1]))
@@ -209,3 +161,68 @@ def test_no_content_is_an_error(tmp_path_factory: pytest.TempPathFactory, lines:
     for name in ("progress.jsonl", "failures/a.json"):
         (folder / name).write_text("\n".join(lines), encoding="utf-8", errors="replace")
     read_evidence(FAILED, folder, [])
+
+
+KILLED = replace(FAILED, exit_status=None, signal=9)
+
+
+TORCHRUN = (
+    "E1116 2095 torch/distributed/elastic/multiprocessing/api.py:1] failed (exitcode: -9) local_rank: 1"
+)
+
+
+def beats(last_s: float, step_s: float = 1.0, loss: float = 4.0) -> list[Heartbeat]:
+    times = [last_s - step_s * (9 - step) for step in range(10)]
+    return [Heartbeat(step=n, step_s=step_s, loss=loss, unix_time_s=at) for n, at in enumerate(times)]
+
+
+REPORTS = [
+    FailureReport("RuntimeError", "Connection closed by peer"),
+    FailureReport("OutOfMemoryError", "CUDA out of memory. Tried to allocate 2 GiB"),
+]
+
+
+REFUSAL = [FailureReport("InputError", "plan.tp: got 3; must divide the heads")]
+
+
+HOSTILE = ["a" * 2000, "CUDA " * 400, "loss is " * 250, "can't open file " * 120, "(((" * 600] * 40
+
+
+KILLED_137 = replace(FAILED, exit_status=137)
+
+
+LOST = JobStatus(JobState.LOST, FailureCause.LOST)
+
+
+OUTCOMES: dict[str, tuple[JobEvidence, Kind, float]] = {
+    "rank out of memory, then lost peers": (JobEvidence(FAILED, [PEER, PEER], reports=REPORTS), OOM, 0.95),
+    "refused input": (JobEvidence(FAILED, [PEER], reports=REFUSAL), BAD, 0.95),
+    "lost connection alone": (JobEvidence(FAILED, [PEER]), TIMEOUT, 0.5),
+    "wall limit, steady steps": (JobEvidence(WALL, [], beats(999.0)), Kind.WALL_LIMIT, 0.9),
+    "wall limit, one slow step": (JobEvidence(WALL, [], beats(990.0)), Kind.WALL_LIMIT, 0.9),
+    "wall limit, long silence": (JobEvidence(WALL, [], beats(900.0)), Kind.HANG, 0.85),
+    "wall limit, no step at all": (JobEvidence(WALL), Kind.HANG, 0.6),
+    "wall limit, slow steps": (JobEvidence(WALL, [], beats(840.0, step_s=60.0)), Kind.WALL_LIMIT, 0.9),
+    "connections lost while the job is ended": (
+        JobEvidence(WALL, [PEER], beats(999.0)),
+        Kind.WALL_LIMIT,
+        0.9,
+    ),
+    "watchdog before the wall limit": (JobEvidence(WALL, [WATCHDOG], beats(900.0)), TIMEOUT, 0.8),
+    "SIGKILL, counted by the kernel": (JobEvidence(replace(KILLED, oom_kills=1)), OOM, 0.9),
+    "SIGKILL, not counted": (JobEvidence(replace(KILLED, oom_kills=0)), OOM, 0.4),
+    "status 137, counted by the kernel": (JobEvidence(replace(KILLED_137, oom_kills=1)), OOM, 0.9),
+    "status 137, not counted": (JobEvidence(replace(KILLED_137, oom_kills=0)), OOM, 0.4),
+    "worker killed under torchrun": (JobEvidence(replace(FAILED, oom_kills=2), [PEER, TORCHRUN]), OOM, 0.9),
+    "nothing to run": (JobEvidence(replace(FAILED, exit_status=127)), BAD, 0.85),
+    "usage error": (JobEvidence(replace(FAILED, exit_status=2), ["?"]), BAD, 0.6),
+    "lost job": (JobEvidence(LOST, ["?"]), Kind.NODE_DOWN, 0.4),
+    "no evidence": (JobEvidence(FAILED, ["nothing to see"]), Kind.UNKNOWN, 0.0),
+    "long hostile lines": (JobEvidence(FAILED, HOSTILE), Kind.UNKNOWN, 0.0),
+}
+
+
+@pytest.mark.parametrize(("evidence", "kind", "confidence"), OUTCOMES.values(), ids=OUTCOMES)
+def test_the_strongest_evidence_decides(evidence: JobEvidence, kind: Kind, confidence: float) -> None:
+    failure = get_failure(evidence)
+    assert (failure.kind, failure.confidence) == (kind, confidence)

@@ -1,31 +1,11 @@
-"""The first record counts, and an intent is complete before anything is launched."""
+"""A job's folder: the first record counts, files are whole, results have no links, a log has an end."""
 
-from dataclasses import replace
+import os
 from pathlib import Path
-from typing import Any
 
-import pytest
-
-from tests.unit.launch.builders import make_intent, templates
-from tools.errors import InputError
-from tools.launch.folder import JobFolder, Place, Prepared, prepare
-from tools.launch.launcher import ConfigFile, Job
-from tools.launch.status import Cause, JobStatus, State
-from tools.launch.template import Template
-
-FIELDS: dict[str, Any] = {
-    "command": ["run", "{scenario}", "{config}", "{out}", "{steps}", "{key}", "{rendezvous}"],
-    "environment": {"FIXED": "1", "BOTH": "template"},
-    "environment_allowed": ["BOTH"],
-    "environment_inherited": ["WANTED", "ABSENT"],
-}
-TEMPLATES = templates(**FIELDS)
-JOB = Job("test", {"a": 1}, config=ConfigFile("plan.toml", "x = 1\n"), environment={"BOTH": "request"})
-
-
-def prepare_k1(root: Path, job: Job = JOB, registered: dict[str, Template] = TEMPLATES) -> Prepared:
-    place = Place("local", root, rendezvous="here:0", inherited={"WANTED": "w", "SECRET": "s"})
-    return prepare(place, registered, "k1", job)
+from tests.unit.launch.builders import make_intent
+from tools.launch.folder import JobFolder, copy_results, open_plain
+from tools.launch.status import FailureCause, JobState, JobStatus
 
 
 def test_the_first_intent_and_the_first_end_count(tmp_path: Path) -> None:
@@ -33,39 +13,36 @@ def test_the_first_intent_and_the_first_end_count(tmp_path: Path) -> None:
     folder.make()
     assert folder.record_intent(make_intent("run")) == make_intent("run")
     assert folder.record_intent(make_intent("other")) == make_intent("run")
-    running = JobStatus(State.RUNNING)
+    running = JobStatus(JobState.RUNNING)
     assert folder.keep_final(running) == running
     assert folder.find_final() is None
-    end = JobStatus(State.FAILED, Cause.EXIT, 3, nodes=("n1", "n2"), started_unix_s=1.5)
+    end = JobStatus(JobState.FAILED, FailureCause.EXIT, 3, nodes=("n1", "n2"), started_unix_s=1.5)
     assert folder.keep_final(end) == end
-    assert folder.keep_final(JobStatus(State.LOST, Cause.LOST)) == end
+    assert folder.keep_final(JobStatus(JobState.LOST, FailureCause.LOST)) == end
 
 
-def test_preparing_fills_the_command_and_writes_the_inputs(tmp_path: Path) -> None:
-    intent, home = prepare_k1(tmp_path).intent, tmp_path / "k1"
-    paths = [str(home / name) for name in ("inputs/scenario.json", "inputs/plan.toml", "out")]
-    assert intent.command == ["run", *paths, "10", "k1", "here:0"]
-    assert (home / "inputs/plan.toml").read_text() == "x = 1\n"
-    assert intent.wall_s == 60
-    assert intent.environment == {"WANTED": "w", "FIXED": "1", "BOTH": "request"}
+def test_only_plain_files_are_opened(tmp_path: Path) -> None:
+    (tmp_path / "plain").write_bytes(b"x")
+    (tmp_path / "link").symlink_to(tmp_path / "plain")
+    file = open_plain(tmp_path / "plain")
+    assert file is not None
+    with file:
+        assert file.read() == b"x"
+    assert [open_plain(tmp_path / name) for name in ("link", "none", ".")] == [None, None, None]
 
 
-def test_a_prepared_job_keeps_its_intent_even_if_the_template_changes(tmp_path: Path) -> None:
-    first = prepare_k1(tmp_path).intent
-    assert prepare_k1(tmp_path).intent == first
-    changed = templates(**FIELDS | {"command": ["other"]})
-    assert prepare_k1(tmp_path, registered=changed).intent == first
-
-
-def test_another_job_under_the_key_changes_nothing(tmp_path: Path) -> None:
-    prepare_k1(tmp_path)
-    with pytest.raises(InputError, match="key"):
-        prepare_k1(tmp_path, replace(JOB, scenario={"a": 2}))
-    assert '"a": 1' in (tmp_path / "k1/inputs/scenario.json").read_text()
-
-
-@pytest.mark.parametrize("wrong", [{"nproc": 2}, {"config": None}, {"template": "x"}])
-def test_a_refused_job_leaves_no_folder(tmp_path: Path, wrong: dict[str, Any]) -> None:
-    with pytest.raises(InputError):
-        prepare_k1(tmp_path, replace(JOB, **wrong))
-    assert list(tmp_path.iterdir()) == []
+def test_results_are_copied_without_links_and_pipes(tmp_path: Path) -> None:
+    source, secret, target = tmp_path / "out", tmp_path / "secret", tmp_path / "to"
+    (source / "traces").mkdir(parents=True)
+    longest = "x" * 255
+    for name in ("traces/rank0.json", "result.json", longest):
+        (source / name).write_text("{}")
+    secret.mkdir()
+    (secret / "key").write_text("k")
+    (source / "link.json").symlink_to(secret / "key")
+    (source / "folder").symlink_to(secret)
+    os.mkfifo(source / "pipe")
+    expected = [Path("result.json"), Path(longest), Path("traces/rank0.json")]
+    assert copy_results(source, target) == copy_results(source, target) == expected
+    copied = {path.relative_to(target) for path in target.rglob("*") if path.is_file()}
+    assert copied == set(expected)

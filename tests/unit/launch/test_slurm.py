@@ -14,6 +14,7 @@ from tools.errors import InputError
 from tools.launch.folder import JobFolder
 from tools.launch.launcher import Job
 from tools.launch.slurm import FENCED, SlurmLauncher, make_script, sbatch_options
+from tools.launch.status import JobState, LaunchError
 from tools.launch.template import SlurmSettings
 
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['CHOSEN'], os.getcwd()]))"
@@ -73,19 +74,42 @@ def test_options_carry_key_digest_size_and_limit(tmp_path: Path) -> None:
     assert not any(option.startswith(("--account", "--qos")) for option in options)
 
 
-def launcher(folder: Path, queue: str) -> SlurmLauncher:
-    """With a stand-in for squeue; nothing else of Slurm is there."""
-    squeue = folder / "squeue"
-    squeue.write_text(f"#!/bin/sh\nprintf '%s' '{queue}'\n")
-    squeue.chmod(0o755)
+def launcher(folder: Path, **commands: str) -> SlurmLauncher:
+    """With stand-ins for Slurm's commands, as lines of shell; nothing else of Slurm is there."""
+    for name, script in commands.items():
+        (folder / name).write_text(f"#!/bin/sh\n{script}\n")
+        (folder / name).chmod(0o755)
     return SlurmLauncher(folder / "jobs", templates("slurm"), {"PATH": str(folder)})
 
 
 @pytest.mark.parametrize("queue", ["7|\n", "7|a comment of the site\n", "12|x y\n7|a b\n"])
 def test_the_first_job_of_the_keys_name_is_found_whatever_its_comment(tmp_path: Path, queue: str) -> None:
-    assert launcher(tmp_path, queue).submit("k1", Job("test", {})).reference == "7"
+    found = launcher(tmp_path, squeue=f"printf '%s' '{queue}'").submit("k1", Job("test", {}))
+    assert found.reference == "7"
 
 
 def test_another_installations_job_of_the_keys_name_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="another job of yours, 7"):
-        launcher(tmp_path, "7|asap:k1:0000\n").submit("k1", Job("test", {}))
+        launcher(tmp_path, squeue="echo '7|asap:k1:0000'").submit("k1", Job("test", {}))
+
+
+def test_a_refusal_of_sbatch_is_an_error_in_its_own_words(tmp_path: Path) -> None:
+    refusing = launcher(tmp_path, squeue="", sacct="", sbatch="echo 'invalid partition' >&2; exit 1")
+    with pytest.raises(LaunchError, match="sbatch failed: invalid partition"):
+        refusing.submit("k1", Job("test", {}))
+
+
+def test_a_job_that_the_controller_forgot_is_found_by_sacct_or_known_by_its_scripts_mark(
+    tmp_path: Path,
+) -> None:
+    ended = 'case "$*" in *JobIDRaw*) echo "7|" ;; *) echo "FAILED|3:0|NonZeroExitCode|n1|1|2" ;; esac'
+    forgets = "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1"
+    accounted = launcher(tmp_path, squeue="", sacct=ended, scontrol=forgets)
+    handle = accounted.submit("k1", Job("test", {}))
+    assert handle.reference == "7", "nothing is launched again"
+    assert (accounted.status(handle).exit_status, accounted.status(handle).source) == (3, "sacct")
+    plain, folder = launcher(tmp_path, sacct="exit 1"), JobFolder.of(tmp_path / "jobs", "k1")
+    for mark, state in (("5", JobState.FAILED), ("", JobState.LOST)):
+        (folder.path / "final.json").unlink()
+        (folder.path / "exit_status").write_text(mark)
+        assert plain.status(handle).state is state

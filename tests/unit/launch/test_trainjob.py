@@ -8,9 +8,9 @@ pytest.importorskip("kubernetes_validate", reason="needs the development package
 import kubernetes_validate
 
 from tests.unit.launch.builders import EXAMPLES, make_intent
-from tools.launch.status import Cause, State
+from tools.launch.status import FailureCause, JobState
 from tools.launch.template import KubernetesSettings, read_templates
-from tools.launch.trainjob import Object, make_trainjob, object_name, read_trainjob
+from tools.launch.trainjob import Object, make_trainjob, read_trainjob
 
 FULL = KubernetesSettings(
     namespace="ml", claim="trials", device_resource="nvidia.com/gpu", cpu="8", memory="64Gi"
@@ -54,18 +54,6 @@ def test_size_limit_and_runtime_are_those_of_job_and_template() -> None:
     assert "resourcesPerNode" not in own["trainer"]
 
 
-def test_a_dollar_stays_a_dollar_to_kubernetes() -> None:
-    intent = make_intent("run", "$(SECRET)", "$$", environment={"A": "$(B)"})
-    trainer = make_trainjob(intent, FULL, "trainer:1")["spec"]["trainer"]
-    assert trainer["command"] == ["run", "$$(SECRET)", "$$$$"]
-    assert trainer["env"][0] == {"name": "A", "value": "$$(B)"}
-
-
-def test_the_longest_key_still_makes_a_legal_name() -> None:
-    """A pod's name is the object's with -node-0-0-xxxxx behind it, and a label's value has 63 characters."""
-    assert len(object_name("a" * 40) + "-node-0-0-xxxxx") <= 63
-
-
 def trainjob(kind: str | None = None, reason: str = "", status: str = "True") -> Object:
     if kind is None:
         return {"metadata": {"name": "asap-k1"}}
@@ -96,14 +84,19 @@ def disrupted(reason: str) -> Object:
 @pytest.mark.parametrize(
     ("job", "pods", "state", "detail"),
     [
-        (trainjob(), [], State.QUEUED, ""),
-        (trainjob("Suspended", "Suspended"), [], State.QUEUED, "suspended"),
-        (trainjob("Suspended", "Resumed", status="False"), [pod("Running")], State.RUNNING, ""),
-        (trainjob(), [waiting("ImagePullBackOff", message="none")], State.QUEUED, "ImagePullBackOff: none"),
+        (trainjob(), [], JobState.QUEUED, ""),
+        (trainjob("Suspended", "Suspended"), [], JobState.QUEUED, "suspended"),
+        (trainjob("Suspended", "Resumed", status="False"), [pod("Running")], JobState.RUNNING, ""),
+        (
+            trainjob(),
+            [waiting("ImagePullBackOff", message="none")],
+            JobState.QUEUED,
+            "ImagePullBackOff: none",
+        ),
     ],
 )
 def test_a_trainjob_that_waits_or_runs_says_why(
-    job: Object, pods: list[Object], state: State, detail: str
+    job: Object, pods: list[Object], state: JobState, detail: str
 ) -> None:
     status = read_trainjob(job, pods)
     assert (status.state, status.detail) == (state, detail)
@@ -111,7 +104,7 @@ def test_a_trainjob_that_waits_or_runs_says_why(
 
 def test_complete_is_success_and_the_exit_status_is_the_containers_or_unknown() -> None:
     done = read_trainjob(trainjob("Complete"), [pod("Succeeded", ended(0))] * 2)
-    assert (done.state, done.exit_status, done.nodes) == (State.SUCCEEDED, 0, ("w1",))
+    assert (done.state, done.exit_status, done.nodes) == (JobState.SUCCEEDED, 0, ("w1",))
     assert (done.started_unix_s, done.ended_unix_s) == (1794816000.0, 1794816010.0)
     assert read_trainjob(trainjob("Complete"), []).exit_status is None
 
@@ -132,27 +125,31 @@ def test_the_first_container_to_fail_gives_the_exit_status_or_the_signal(
     pods: list[Object], exit_status: int | None, signal: int | None
 ) -> None:
     status = read_trainjob(trainjob("Failed", "FailedJobs"), pods)
-    assert (status.state, status.cause, status.detail) == (State.FAILED, Cause.EXIT, "FailedJobs: m")
+    assert (status.state, status.cause, status.detail) == (
+        JobState.FAILED,
+        FailureCause.EXIT,
+        "FailedJobs: m",
+    )
     assert (status.exit_status, status.signal) == (exit_status, signal)
 
 
 @pytest.mark.parametrize(
     ("reason", "pods", "cause"),
     [
-        ("DeadlineExceeded", [pod("Failed", ended(143))], Cause.WALL_LIMIT),
-        ("FailedJobs", [pod("Failed", ended(137, "OOMKilled"))], Cause.OUT_OF_MEMORY),
-        ("FailedJobs", [disrupted("PreemptionByScheduler")], Cause.PREEMPTED),
-        ("FailedJobs", [disrupted("DeletionByTaintManager")], Cause.NODE_FAILURE),
-        ("FailedJobs", [disrupted("TerminationByKubelet")], Cause.NODE_FAILURE),
-        ("FailedJobs", [pod("Failed", reason="Evicted")], Cause.NODE_FAILURE),
-        ("FailedJobs", [pod("Failed", reason="NodeLost")], Cause.NODE_FAILURE),
-        ("FailedJobs", [pod("Failed", ended(128, "StartError"))], Cause.START_FAILURE),
-        ("FailedJobs", [waiting("InvalidImageName")], Cause.START_FAILURE),
-        ("TrainingRuntimeNotSupported", [], Cause.START_FAILURE),
-        ("FailedJobs", [pod("Failed", ended(1))], Cause.EXIT),
-        ("FailedJobs", [], Cause.EXIT),
+        ("DeadlineExceeded", [pod("Failed", ended(143))], FailureCause.WALL_LIMIT),
+        ("FailedJobs", [pod("Failed", ended(137, "OOMKilled"))], FailureCause.OUT_OF_MEMORY),
+        ("FailedJobs", [disrupted("PreemptionByScheduler")], FailureCause.PREEMPTED),
+        ("FailedJobs", [disrupted("DeletionByTaintManager")], FailureCause.NODE_FAILURE),
+        ("FailedJobs", [disrupted("TerminationByKubelet")], FailureCause.NODE_FAILURE),
+        ("FailedJobs", [pod("Failed", reason="Evicted")], FailureCause.NODE_FAILURE),
+        ("FailedJobs", [pod("Failed", reason="NodeLost")], FailureCause.NODE_FAILURE),
+        ("FailedJobs", [pod("Failed", ended(128, "StartError"))], FailureCause.START_FAILURE),
+        ("FailedJobs", [waiting("InvalidImageName")], FailureCause.START_FAILURE),
+        ("TrainingRuntimeNotSupported", [], FailureCause.START_FAILURE),
+        ("FailedJobs", [pod("Failed", ended(1))], FailureCause.EXIT),
+        ("FailedJobs", [], FailureCause.EXIT),
     ],
 )
-def test_each_way_to_fail_has_its_cause(reason: str, pods: list[Object], cause: Cause) -> None:
+def test_each_way_to_fail_has_its_cause(reason: str, pods: list[Object], cause: FailureCause) -> None:
     status = read_trainjob(trainjob("Failed", reason), pods)
-    assert (status.state, status.cause) == (State.FAILED, cause)
+    assert (status.state, status.cause) == (JobState.FAILED, cause)

@@ -2,7 +2,8 @@ import pytest
 
 from tests.unit.nightly.builders import environment, night
 from tools.nightly.attribution import attribute, nights_with_changes
-from tools.nightly.night import Night, RunEnvironment, SlowRank
+from tools.nightly.night import Night, RunEnvironment
+from tools.trace.parts import StepPart
 
 UNKNOWN = RunEnvironment()
 OLD, NEW = environment({"torch": "2.12"}), environment({"torch": "2.13"})
@@ -34,18 +35,6 @@ def test_what_changed_that_night_comes_before_what_changed_nearby() -> None:
     ]
 
 
-def test_plan_nodes_and_data_are_reported_field_by_field() -> None:
-    old = environment(plan={"tp": 4, "pp": 2}, nodes=["n1", "n2"], data="d1")
-    new = environment(plan={"tp": 8, "pp": 2}, nodes=["n1", "n3"], data="d2")
-    changes = attribute(history(old, old, new), 2).changes
-    assert [(change.kind, change.name, change.before, change.now) for change in changes] == [
-        ("data", "data", "d1", "d2"),
-        ("nodes", "n2", "in use", "none"),
-        ("nodes", "n3", "none", "in use"),
-        ("plan", "tp", "4", "8"),
-    ]
-
-
 def test_what_was_reverted_or_not_recorded_is_not_a_change_and_one_is_seen_across_such_nights() -> None:
     assert attribute(history(OLD, OLD, NEW, OLD, OLD), 2).changes == []
     attribution = attribute(history(OLD, UNKNOWN, OLD), 1)
@@ -55,7 +44,18 @@ def test_what_was_reverted_or_not_recorded_is_not_a_change_and_one_is_seen_acros
     assert [change.now for change in attribute(nights, 2).changes] == ["2.13"]
 
 
-def test_ranks_that_became_slow_are_named_and_those_that_always_were_are_not() -> None:
-    usual, late = SlowRank(rank=3, ratio=0.2), SlowRank(rank=9, node="n2", ratio=0.3)
-    nights = [night(n, slow_ranks=[usual]) for n in range(4)] + [night(4, slow_ranks=[late, usual])]
-    assert attribute(nights, 4).slow_ranks == [late]
+def test_the_traces_of_two_nights_name_the_cause() -> None:
+    def parts(gemm_us: float) -> list[StepPart]:
+        place = {"kind": "kernel", "module": "", "op": "aten::mm", "shape": "", "least_us": 0.0}
+        figures = {"count": 4, "busy_us": 0.0, "message_bytes": 0.0}
+        return [
+            StepPart(**place, **figures, kernel="gemm", own_us=gemm_us),
+            StepPart(**place, **figures, kernel="other", own_us=70.0),
+        ]
+
+    nights = [night(n, 10.0 + n // 5, parts=parts(100.0 + 50.0 * (n // 5))) for n in range(8)]
+    (cause,) = attribute(nights, 5).causes
+    assert (cause.cause, cause.change_us) == ("kernel_slower", 50.0)
+    assert cause.where == "gemm in aten::mm"
+    untraced = [*nights[:5], *(one.model_copy(update={"parts": []}) for one in nights[5:])]
+    assert attribute(untraced, 5).causes == []

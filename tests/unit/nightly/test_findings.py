@@ -3,14 +3,14 @@ from typing import Any
 
 import pytest
 
-from tests.unit.nightly.builders import DAY_S, nights, wobble
+from tests.unit.nightly.builders import nights, wobble
 from tools.nightly.findings import judge, list_series
 
 SLOW_THEN_BACK = ["suspected", "new", "open", "open", "open", "recovered", None]
 
 
 def finding_of(times_s: list[float], changed: Collection[int] = (), unread: int | None = None) -> Any:  # noqa: ANN401
-    """A Finding; a test knows if there is one."""
+    """A NightFinding; a test knows if there is one."""
     return judge(list_series(nights(times_s))[0], changed, unreported=unread).finding
 
 
@@ -38,17 +38,3 @@ def test_a_regression_on_top_of_an_open_one_is_new_and_counts_from_the_first() -
     assert finding.state == "new"
     assert finding.change_ratio == pytest.approx(0.10, abs=0.02)
     assert finding.anchor == pytest.approx(10.0, rel=0.01)
-
-
-def test_what_happened_on_nights_that_were_never_reported_is_new() -> None:
-    times_s = wobble(20) + wobble(5, 11.5)
-    states = [finding_of(times_s, unread=unread).state for unread in (0, 20, 21, 22, 24, 99)]
-    assert states == ["new", "new", "new", "open", "open", "open"]
-
-
-def test_a_finding_says_how_much_and_since_when() -> None:
-    finding = finding_of(wobble(20) + wobble(5, 11.0))
-    assert (finding.since, finding.nights) == (20 * DAY_S, 5)
-    assert (finding.before, finding.now) == pytest.approx((10.0, 11.0), rel=0.01)
-    assert finding.change_ratio == pytest.approx(0.1, abs=0.02)
-    assert 0.003 < finding.scatter_ratio < 0.02

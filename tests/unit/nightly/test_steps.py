@@ -3,11 +3,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.unit.nightly.builders import wobble
-from tools.nightly.steps import LevelHistory, Rules, detect_steps, recorded_hints
+from tools.nightly.steps import DetectionRules, LevelHistory, detect_steps, recorded_hints
 
 MIN_CHANGE = 0.01
 TWICE = wobble(20) + wobble(3, 11.0) + wobble(10, 12.5)
@@ -19,7 +17,7 @@ def detect(
     times_s: list[float],
     floor: float = 0.005,
     min_change: float = MIN_CHANGE,
-    rules: Rules | None = None,
+    rules: DetectionRules | None = None,
     changed: Collection[int] = (),
 ) -> LevelHistory:
     values = [float(value) for value in np.log(times_s)]
@@ -46,19 +44,13 @@ def test_a_step_is_noticed_confirmed_or_cleared(times_s: list[float], steps: lis
     assert changes == pytest.approx([step[4] for step in steps], abs=0.01)
 
 
-def test_a_small_step_is_noticed_later_and_dated_back() -> None:
-    (step,) = detect(SMALL).steps
-    assert step.confirmed == step.noticed > 29
-    assert abs(step.night - 28) <= 2
-
-
 # Too small to matter however certain, a still figure above its floor, stricter rules.
 @pytest.mark.parametrize(
     ("times_s", "strict", "loose"),
     [
         ([10.0] * 20 + [10.05] * 20, {"floor": 1e-6}, {"floor": 1e-6, "min_change": 0.001}),
         ([10.0] * 20 + [10.11], {"floor": 0.05}, {"floor": 0.0005}),
-        (SMALL, {"rules": Rules(false_alarm_chance=1e-12)}, {}),
+        (SMALL, {"rules": DetectionRules(false_alarm_chance=1e-12)}, {}),
     ],
 )
 def test_what_is_reported_depends_on_floor_smallest_change_and_rules(
@@ -72,23 +64,3 @@ def test_a_step_with_another_change_needs_less_proof_unless_there_is_a_change_ev
     (plain,), (explained,) = detect(SMALL).steps, detect(SMALL, changed=[28]).steps
     assert (explained.night, explained.noticed < plain.noticed) == (28, True)
     assert detect(SMALL, changed=range(len(SMALL))).steps == [plain]
-
-
-@settings(max_examples=50)
-@given(st.lists(st.floats(0.1, 1000.0), max_size=50))
-def test_steps_are_in_order_whatever_the_figures(times_s: list[float]) -> None:
-    steps = detect(times_s).steps
-    for step in steps:
-        assert step.night <= step.noticed < len(times_s)
-        assert abs(step.after - step.before) >= MIN_CHANGE
-    lasting = [step.night for step in steps if step.cleared is None]
-    assert lasting == sorted(set(lasting))
-    assert [step.noticed for step in steps] == sorted(step.noticed for step in steps)
-
-
-@settings(max_examples=40)
-@given(st.lists(st.floats(0.5, 2.0), min_size=8, max_size=40), st.integers(1, 8))
-def test_what_was_reported_does_not_depend_on_later_nights(times_s: list[float], fewer: int) -> None:
-    whole, part = detect(times_s).steps, detect(times_s[:-fewer]).steps
-    reported = [(step.night, step.noticed) for step in whole if step.noticed < len(times_s) - fewer]
-    assert reported == [(step.night, step.noticed) for step in part]

@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 
 from tests.unit.recommend.cases import MIXTRAL, in_framework, llama, workload_for
-from tools.cost.memory import GIB
+from tools.physics.memory import GIB
 from tools.recommend.choose import expected_cost
-from tools.recommend.dial import module_sets, with_dial
+from tools.recommend.dial import with_dial
 from tools.recommend.workload import Workload, why_inexpressible
 from tools.search.ranked import Ranked
 from tools.search.search import Search
-from tools.search.space import encode_modules, get_plan
 
 LONG = in_framework(llama(), "megatron-core", seq_len=32768, global_batch_size=64)
 MOE = in_framework(MIXTRAL, "megatron-core", seq_len=16384, global_batch_size=64)
@@ -33,7 +32,7 @@ def test_what_is_added_costs_what_a_prediction_of_the_plan_says(
     workload: Workload, found: Ranked, added: Ranked
 ) -> None:
     rows = np.linspace(0, len(added.step_time_s) - 1, 40).astype(int)
-    plans = [get_plan(added.plans, int(row)) for row in rows]
+    plans = [added.plans.plan(int(row)) for row in rows]
     predictions = workload.predict(plans)
     assert [p.step_time_s for p in predictions] == pytest.approx(added.step_time_s[rows].tolist(), rel=1e-9)
     memory = [p.peak_memory_gib for p in predictions]
@@ -47,35 +46,14 @@ def test_it_fits_and_is_sooner_done_than_recomputing_every_layer(
     workload: Workload, found: Ranked, added: Ranked
 ) -> None:
     full = {
-        get_plan(found.plans, row): float(cost)
+        found.plans.plan(row): float(cost)
         for row, cost in enumerate(expected_cost(workload, found))
         if found.plans["recompute"][row] == 2
     }
     assert np.all(added.memory_bytes <= workload.limit_gib * GIB)
     for row, cost in enumerate(expected_cost(workload, added)):
-        less = get_plan(added.plans, row)
+        less = added.plans.plan(row)
         whole = less.model_copy(
             update={"recompute": "full", "recompute_layers": None, "recompute_modules": None}
         )
         assert cost < full[whole]
-
-
-def test_both_ways_of_recomputing_less_are_taken() -> None:
-    plans = CASES["dense"][2].plans
-    assert np.any(plans["recompute_layers"] > 0)
-    assert np.any(plans["recompute_modules"] > 0)
-
-
-def test_modules_are_those_that_the_model_and_the_release_have() -> None:
-    dense = {m for modules in module_sets(workload_for(LONG).scenario) for m in modules}
-    experts = module_sets(workload_for(MOE).scenario)
-    assert "moe_act" not in dense
-    assert "mla_up_proj" not in {m for modules in experts for m in modules}
-    assert ("moe_act",) in experts
-    assert not any({"moe", "moe_act"} <= {*modules} for modules in experts)
-    assert len({encode_modules(modules) for modules in experts}) == len(experts)
-
-
-def test_a_framework_without_the_switches_has_no_dial() -> None:
-    _, _, added = dialled(in_framework(llama(), "nanotron", seq_len=16384))
-    assert not len(added.step_time_s)

@@ -1,14 +1,17 @@
 """A measured step rules over the prediction: it calibrates, it narrows, and no target is slower."""
 
-import json
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.faults import GPT, TRACES
-from tools.recommend.measured import differing_terms, recalibrate, without_slower
+from tools.recommend.diagnosis import read_profile
+from tools.recommend.measured import (
+    differing_terms,
+    far_apart,
+    measured_workload,
+    recalibrate,
+)
 from tools.recommend.optimize import optimize, workload_of
 from tools.scenario import parse_scenario
 from tools.trace.compare import PredictionComparison, TermComparison
@@ -18,24 +21,21 @@ PLAN = SCENARIO.plan
 assert PLAN is not None
 WORKLOAD = workload_of(SCENARIO)
 MODEL_S = WORKLOAD.predict([PLAN])[0].step_time_s
-PROFILED = Path(__file__).parents[3] / "examples" / "profiled-run.json"
 
 
 @given(st.floats(0.6, 1.8))
-def test_the_calibrated_model_gives_the_measured_step_or_says_why_not(ratio: float) -> None:
+def test_the_calibrated_model_gives_the_measured_step(ratio: float) -> None:
     assert PLAN is not None
     workload, recalibrated = recalibrate(WORKLOAD, PLAN, ratio * MODEL_S)
     after = workload.predict([PLAN])[0]
     assert recalibrated.calibrated_s == after.step_time_s
-    is_exact = after.step_time_s == pytest.approx(ratio * MODEL_S, rel=0.01)
-    assert is_exact or "bounds" in recalibrated.says
-    assert is_exact or not 0.8 <= ratio <= 1.6
+    assert after.step_time_s == pytest.approx(ratio * MODEL_S)
     assert sum(after.breakdown_s.values()) == pytest.approx(after.step_time_s)
     before = WORKLOAD.predict([PLAN])[0]
     width = (before.step_time_high_s / before.step_time_low_s, after.step_time_high_s / after.step_time_low_s)
     assert width[1] <= width[0] * (1 + 1e-9)
-    assert recalibrated.says.startswith("measured ")
-    assert "recalibrated" in recalibrated.says
+    assert recalibrated.summary.startswith("measured ")
+    assert "recalibrated" in recalibrated.summary
 
 
 def test_totals_that_agree_with_other_terms_are_told_apart() -> None:
@@ -54,30 +54,26 @@ def test_totals_that_agree_with_other_terms_are_told_apart() -> None:
         "compute: measured 0.4 s, model 0.8 s",
         "tp_comm_exposed: measured 0.5 s, model 0.12 s",
     ]
+    assert far_apart(comparison) is None
     far = comparison.model_copy(update={"step_time": term("step_time", 1.0, 2.0)})
-    assert differing_terms(far) == []
+    finding = far_apart(far)
+    assert finding is not None
+    assert "2.0 times less" in finding
+    assert finding.endswith("; ".join(differing_terms(comparison)))
 
 
-def test_no_proposal_is_slower_than_the_measured_step() -> None:
-    proposals = optimize(SCENARIO).proposals
-    fastest_s = min(proposal.prediction.step_time_s for proposal in proposals)
-    kept = without_slower(proposals, fastest_s)
-    assert kept
-    assert all(proposal.prediction.step_time_s <= fastest_s * 1.000001 for proposal in kept)
-    assert [proposal.rank for proposal in kept] == [*range(1, len(kept) + 1)]
-    assert without_slower(proposals, None) == proposals
-
-
-def test_traces_of_the_job_calibrate_the_recommendation() -> None:
-    raw = json.loads(PROFILED.read_text())
-    traces = str(PROFILED.parents[1] / raw["traces"])
-    result = optimize(parse_scenario({**raw, "traces": traces}))
-    assert result.diagnosis.recalibrated is not None
-    assert result.baseline is not None
-    measured_s = result.diagnosis.recalibrated.measured_s
-    assert result.baseline.step_time_s == pytest.approx(measured_s, rel=1e-6)
-    assert all(proposal.prediction.step_time_s <= measured_s * 1.000001 for proposal in result.proposals)
-    assert result.diagnosis.evidence[0].says == result.diagnosis.recalibrated.says
+@pytest.mark.skipif(not TRACES.is_dir(), reason="needs the recorded traces of ../shared")
+def test_a_measured_fifth_of_computing_does_not_become_two_thirds() -> None:
+    """Late hosts, not arithmetic, make this step long; scaled alike, computing would be 68% of it."""
+    assert PLAN is not None
+    profile = read_profile(str(TRACES / "megatron_tp8"), SCENARIO)
+    workload, recalibrated = measured_workload(WORKLOAD, PLAN, profile)
+    after = workload.predict([PLAN])[0]
+    assert after.step_time_s == pytest.approx(profile.step_time_s)
+    assert recalibrated is not None
+    assert profile.diagnosis.shares["compute"] + profile.diagnosis.shares["memory"] < 0.22
+    assert after.breakdown_s["compute"] / after.step_time_s < 0.4
+    assert after.breakdown_s["host_and_other"] > after.breakdown_s["compute"]
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="needs the recorded traces of ../shared")

@@ -1,21 +1,17 @@
 """A proposal's words quote its figures; verification finds a wrong number, an illegal plan, one that does
 not fit, and nothing else."""
 
-import json
-import math
 import re
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from tests.unit.recommend.cases import Raw, llama, report, workload_for
-from tests.unit.recommend.test_optimize import EVERY, WITH_TODAY, WORKLOADS
-from tools.cost.predict import predict
+from tests.unit.recommend.cases import Raw, llama, recommendation, report, workload_for
+from tests.unit.recommend.test_optimize import EVERY, WITH_TODAY
 from tools.recommend.proposal import recheck
 from tools.recommend.report import Recommendation, Verification
-from tools.recommend.words import TERMS, format_same_decimals, span
-from tools.scenario import parse_scenario
+from tools.recommend.words import TERMS, format_same_decimals
 
 FROM_TO = r"\(([\d.e-]+) to ([\d.e-]+) s\)"
 
@@ -38,56 +34,21 @@ def test_the_rationale_quotes_terms_of_the_two_breakdowns(raw: Raw) -> None:
     assert quoted >= len(result["proposals"])
 
 
-@WITH_TODAY
-def test_a_difference_inside_the_error_of_a_comparison_is_called_that(raw: Raw) -> None:
-    result = report(raw)
-    for proposal in result["proposals"]:
-        half_width = math.log(proposal["speedup_high"] / proposal["speedup"])
-        inside = abs(math.log(proposal["speedup"])) <= half_width and result["baseline"]["fits"]
-        assert ("inside the error of a comparison: measure" in proposal["rationale"]) == inside
-
-
-@EVERY
-def test_risks_name_the_interval_and_a_tight_memory(raw: Raw) -> None:
-    for proposal in report(raw)["proposals"]:
-        p, risks = proposal["prediction"], proposal["risks"]
-        interval = span(p["step_time_low_s"], p["step_time_high_s"])
-        assert any(f"{interval} s" in risk for risk in risks)
-        tight = p["peak_memory_gib"] > 0.95 * 79.1
-        assert any("GiB of memory are left" in risk for risk in risks) == tight
-
-
-def test_slower_links_are_a_risk_of_the_size_that_a_prediction_gives() -> None:
-    first = report(llama())["proposals"][0]
-    risk = next(r for r in first["risks"] if "half the network bandwidth" in r)
-    slow = json.loads(json.dumps(llama(plan=first["plan"])))
-    slow["cluster"]["overrides"] = {"inter_node_gbps_per_device": 200}
-    longer = predict([parse_scenario(slow)])[0].step_time_s / first["prediction"]["step_time_s"] - 1.0
-    assert f"{longer:.0%} longer" in risk
-
-
-def test_a_faster_plan_behind_a_preferred_one_is_explained_by_knowledge() -> None:
-    for raw in WORKLOADS.values():
-        proposals = report(raw)["proposals"]
-        first, *later = [proposal["prediction"]["step_time_s"] for proposal in proposals]
-        reasons = [e["says"] for e in proposals[0]["evidence"] if e["kind"] == "knowledge"]
-        assert bool(reasons) == any(time_s < first for time_s in later)
-        assert all("practitioners would take" in reason for reason in reasons)
-
-
-def verified(spoil: Callable[[Any], object] | None = None) -> Verification:
-    """What is found in the report of the tools, or in one that was spoilt on the way."""
+def verified(spoil: Callable[[Any], object]) -> Verification:
+    """What is found in a report of the tools that was spoilt on the way."""
     data = report(llama())
-    if spoil:
-        spoil(data)
+    spoil(data)
     stated = Recommendation.model_validate(data)
     return recheck(workload_for(llama()), stated.proposals, stated.baseline)
 
 
-def test_a_report_of_the_tools_holds_in_every_number() -> None:
-    result = verified()
+@EVERY
+def test_a_report_of_the_tools_holds_in_every_number_and_its_plans_fit_and_are_legal(raw: Raw) -> None:
+    made = recommendation(raw)
+    result = recheck(workload_for(raw), made.proposals, made.baseline)
     assert (result.holds, result.faults) == (True, [])
-    assert result.checked > 100
+    assert result.checked > 50
+    assert all(proposal.prediction.fits for proposal in made.proposals)
 
 
 @pytest.mark.parametrize(
@@ -123,4 +84,4 @@ UNSHARDED = {
 @pytest.mark.parametrize(("plan", "says"), [({"ep": 2}, "refuses"), (UNSHARDED, "GiB")])
 def test_a_plan_that_is_refused_or_does_not_fit_is_found(plan: Raw, says: str) -> None:
     result = verified(lambda data: data["proposals"][0]["plan"].update(plan))
-    assert says in result.faults[0].says
+    assert says in result.faults[0].message

@@ -5,7 +5,6 @@ from dataclasses import replace
 import pytest
 
 from tests.unit.recommend.cases import Raw, llama, recommendation, workload_for
-from tools.errors import InputError
 from tools.kb.recipes import nearest_recipes
 from tools.recommend.choose import MAX_PROPOSALS
 from tools.recommend.report import Evidence, Proposal, ScoredPlan
@@ -48,36 +47,11 @@ def test_a_refused_plan_names_what_binds_and_has_no_proposal(
     assert why in refused.why
 
 
-def test_an_accepted_plan_has_a_proposal_of_its_own() -> None:
-    accepted = judged(tp=8)
-    assert accepted.accepted
-    assert accepted.proposal is not None
-    assert accepted.proposal.plan == accepted.plan
-
-
-def test_a_slower_suggestion_never_displaces_a_proposal() -> None:
-    proposals = recommendation(llama()).proposals
-    joined = rank(proposals, [judged(tp=8, recompute="full")])
-    assert [proposal.plan for proposal in joined] == [proposal.plan for proposal in proposals]
-
-
-def test_a_clearly_faster_suggestion_goes_before_what_it_beats() -> None:
-    faster = judged(**OTHER)
-    slow = best().prediction.model_copy(update={"step_time_s": 1e9})
-    joined = rank([best().model_copy(update={"prediction": slow})], [faster])
-    assert [(p.rank, p.plan) for p in joined] == [(1, faster.plan), (2, best().plan)]
-
-
 def test_a_persons_plan_fills_an_empty_place_and_none_is_doubled() -> None:
     other = judged(**OTHER)
     own = other.model_copy(update={"by_person": True})
     assert [p.plan for p in rank([best()], [other, own, own, judged()])] == [best().plan, other.plan]
     assert len(rank(recommendation(llama()).proposals, [other])) == MAX_PROPOSALS
-
-
-def test_an_unknown_field_of_a_plan_is_named() -> None:
-    with pytest.raises(InputError, match=r"plan\.tpp"):
-        complete(workload_for(llama()), best().plan, {"tpp": 2})
 
 
 def supported(plan: ScoredPlan, *refs: str) -> ScoredPlan:
@@ -111,14 +85,6 @@ def test_inside_the_window_checked_evidence_decides(refs: tuple[str, ...], rank_
     }
     assert len(families) == len(joined) == MAX_PROPOSALS
     assert [proposal.role for proposal in joined].count("recommended") == 1
-
-
-def test_beyond_the_window_no_evidence_helps() -> None:
-    proposals = recommendation(llama()).proposals
-    slow = supported(judged(tp=8, recompute="full"), "case:a", "case:b")
-    assert [proposal.plan for proposal in rank(proposals, [slow])] == [
-        proposal.plan for proposal in proposals
-    ]
 
 
 def slower(plan: ScoredPlan, ratio: float) -> ScoredPlan:

@@ -2,7 +2,7 @@
 
 import copy
 
-from tests.unit.recommend.cases import MIXTRAL, llama, workload_for
+from tests.unit.recommend.cases import MIXTRAL, workload_for
 from tools.recommend.optimize import best_settings, optimize
 from tools.recommend.proposal import recheck
 from tools.scenario import parse_scenario
@@ -15,14 +15,6 @@ def with_training(raw: dict[str, object], **training: object) -> dict[str, objec
     assert isinstance(part, dict)
     part.update(training)
     return changed
-
-
-def test_a_slow_switch_is_set_right_and_what_nobody_stated_is_left_alone() -> None:
-    slow = with_training(MIXTRAL, moe_dispatcher="allgather")
-    first = optimize(parse_scenario(slow)).proposals[0]
-    assert first.settings.get("moe_dispatcher") not in (None, "allgather")
-    assert set(first.settings) == {"moe_dispatcher"}
-    assert optimize(parse_scenario(MIXTRAL)).proposals[0].settings == {}
 
 
 def test_settings_are_offered_by_the_framework_and_make_the_plan_faster() -> None:
@@ -43,7 +35,3 @@ def test_the_second_computation_knows_the_settings() -> None:
     assert recheck(workload, made.proposals, made.baseline).holds
     forgotten = [proposal.model_copy(update={"settings": {}}) for proposal in made.proposals]
     assert not recheck(workload, forgotten, made.baseline).holds
-
-
-def test_a_dense_model_on_a_framework_without_stated_switches_has_none() -> None:
-    assert all(proposal.settings == {} for proposal in optimize(parse_scenario(llama())).proposals)

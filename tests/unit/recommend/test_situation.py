@@ -6,13 +6,11 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from tests.unit.kb.samples import playbook
 from tests.unit.recommend.cases import MIXTRAL, TRACES, Raw, llama, plan_of, workload_for
-from tools.kb import Playbook
 from tools.kb.conditions import FACTS
 from tools.recommend.diagnosis import read_profile
-from tools.recommend.report import Evidence, PlanFields
-from tools.recommend.situation import Facts, agrees, resolve_moves, situation, supporting
+from tools.recommend.report import PlanFields
+from tools.recommend.situation import Facts, agrees, resolve_moves, situation
 
 SCENARIO = workload_for(llama()).scenario
 TODAY = plan_of(llama())
@@ -31,16 +29,6 @@ def test_every_fact_that_a_condition_may_name_is_there_and_those_of_a_profile_on
     assert profiled["profile.straggler"] is True
     assert plain["profiled"] is False
     assert not any(name.startswith("profile.") for name in plain)
-
-
-def test_the_facts_are_those_of_the_plan() -> None:
-    dense = facts(llama())
-    assert (dense["architecture"], dense["nodes"], dense["tp_spans_nodes"]) == ("dense", 8, False)
-    assert round(float(str(dense["parameters_b"]))) == 71
-    assert abs(sum(float(str(v)) for k, v in dense.items() if k.startswith("share.")) - 1.0) < 1e-9
-    wide = {**MIXTRAL["plan"], "tp": 1, "pp": 1, "ep": 8, "dp": 64, "dp_shard": 64}
-    moe = facts({**MIXTRAL, "plan": wide})
-    assert (moe["architecture"], moe["ep_spans_nodes"], moe["dp_shard_spans_nodes"]) == ("moe", False, True)
 
 
 def test_a_plan_that_recomputes_named_modules_has_facts_that_a_session_can_keep() -> None:
@@ -67,10 +55,6 @@ def test_a_move_becomes_figures_of_the_plan(move: dict[str, Any], fields: dict[s
     assert resolve_moves([move], TODAY, SCENARIO) == [fields]
 
 
-def test_what_cannot_be_halved_is_left_out() -> None:
-    assert resolve_moves([{"micro_batch_size": "/2"}], TODAY, SCENARIO) == []
-
-
 def test_sharding_over_all_data_ranks_of_a_plan_with_one_is_over_those_of_the_changed_plan() -> None:
     """Defect 5: "dp 8, ZeRO 3 over 1"."""
     alone = TODAY.model_copy(update={"tp": 8, "pp": 8, "dp": 1, "dp_shard": 1, "zero_stage": 0})
@@ -92,13 +76,3 @@ def test_sharding_over_all_data_ranks_of_a_plan_with_one_is_over_those_of_the_ch
 def test_a_proposal_agrees_with_a_move_in_its_direction_only(move: PlanFields, agreed: bool) -> None:
     after = TODAY.model_copy(update={"tp": TODAY.tp // 4, "recompute": "none"})
     assert agrees(move, TODAY, after) is agreed
-
-
-def test_a_supporting_playbook_is_evidence_with_its_effect() -> None:
-    book = Playbook.model_validate(
-        playbook(id="less-tp", title="Less tp", effect="10% here", moves=[{"tp": "/2"}], facets={})
-    )
-    other = book.model_copy(update={"id": "none", "moves": ()})
-    after = TODAY.model_copy(update={"tp": TODAY.tp // 2})
-    evidence = supporting([book, other], TODAY, after, SCENARIO)
-    assert evidence == [Evidence(kind="knowledge", ref="less-tp", says="Less tp: 10% here")]

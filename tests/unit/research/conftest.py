@@ -7,32 +7,14 @@ from typing import Any
 
 import pytest
 
+from tests.unit.physics.scenes import raw_scenario
 from tools.scenario import Scenario, parse_scenario
-
-MODEL = {
-    "num_hidden_layers": 32,
-    "hidden_size": 4096,
-    "intermediate_size": 14336,
-    "num_attention_heads": 32,
-    "num_key_value_heads": 8,
-    "vocab_size": 128256,
-}
-
-
-def raw_scenario(tp: int, micro: int, framework: str, device: str) -> dict[str, Any]:
-    dp = 32 // tp
-    plan = {"tp": tp, "pp": 1, "cp": 1, "ep": 1, "dp": dp, "dp_shard": dp, "micro_batch_size": micro}
-    return {
-        "model": MODEL,
-        "cluster": {"device": device, "num_devices": 32},
-        "training": {"seq_len": 4096, "global_batch_size": 512, "precision": "bf16", "framework": framework},
-        "plan": plan | {"zero_stage": 3, "recompute": "none"},
-    }
 
 
 def rows() -> list[dict[str, Any]]:
+    usual = {"model": "llama-3.1-8b", "devices": 32, "batch": 512, "zero_stage": 3}
     return [
-        raw_scenario(tp, micro, framework, device)
+        raw_scenario(framework=framework, device=device, tp=tp, micro_batch_size=micro, **usual)
         for framework in ("megatron-core", "torchtitan")
         for device in ("h100-sxm-80gb", "a100-sxm-80gb")
         for tp in (1, 2, 4, 8)
@@ -54,7 +36,7 @@ def write_measurements(tmp_path: Path) -> Callable[[list[float]], Path]:
         lines = [
             {
                 "id": f"run-{n}",
-                "source": {"key": f"source-{n % 4}"},
+                "source": f"source-{n % 4}",
                 "group": f"group-{n % 8}",
                 "scenario": row,
                 "measured": {"step_time_s": seconds, "peak_memory_gib": 40.0 if n % 2 else None},

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from research.published import SMALL_MODEL_SOURCE, Measurement, expert_runs, offer
+from research.published import Measurement, offer
 from tests.unit.recommend.cases import llama
 from tools.recommend.choose import FAMILY
 from tools.scenario import Plan, Scenario, parse_scenario
@@ -18,17 +18,6 @@ def scenario(**training: object) -> Scenario:
 
 def measured(name: str, step_time_s: float, group: str = "a", source: str = "paper") -> Measurement:
     return Measurement(name, source, group, scenario(), ALL, step_time_s, None)
-
-
-def test_the_expert_of_a_group_is_its_fastest_run() -> None:
-    rows = [measured("slow", 20.0), measured("fast", 10.0), measured("lone", 30.0, group="b")]
-    assert [run.id for run in expert_runs(rows)] == ["fast", "lone"]
-
-
-def test_runs_of_tiny_models_and_from_before_flash_attention_are_left_out() -> None:
-    old = Measurement("old", "paper", "o", scenario(flash_attention=False), ALL, 1.0, None)
-    tiny = measured("tiny", 1.0, group="t", source=SMALL_MODEL_SOURCE)
-    assert [run.id for run in expert_runs([old, tiny, measured("real", 5.0)])] == ["real"]
 
 
 def test_an_offer_hides_the_plan_and_finds_its_family_again() -> None:

@@ -22,30 +22,7 @@ JSON = st.recursive(
 def test_random_json_is_not_a_scenario(value: object) -> None:
     with pytest.raises(InputError) as caught:
         parse_scenario(value)
-    assert isinstance(value, dict) or caught.value.field == "scenario"
-
-
-@pytest.mark.parametrize("part", ["model", "cluster", "training", "plan"])
-@given(JSON.filter(lambda value: not isinstance(value, dict)))
-def test_each_part_is_an_object(part: str, value: object) -> None:
-    assert refusal({part: value}).field == part
-
-
-REQUIRED = {
-    "model": ["num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads", "vocab_size"],
-    "cluster": ["device", "num_devices"],
-    "training": ["seq_len", "global_batch_size", "precision", "framework"],
-    "plan": ["tp", "pp", "cp", "dp", "zero_stage", "micro_batch_size"],
-}
-
-
-@pytest.mark.parametrize(
-    "path", ["plan", *(f"{part}.{name}" for part in REQUIRED for name in REQUIRED[part])]
-)
-def test_a_missing_field_is_named(path: str) -> None:
-    error = refusal({path: ABSENT})
-    assert error.field == path
-    assert "got nothing" in str(error)
+    assert isinstance(value, dict) or caught.value.path == "scenario"
 
 
 @pytest.mark.parametrize(
@@ -66,8 +43,8 @@ def test_a_missing_field_is_named(path: str) -> None:
 )
 def test_a_misspelt_field_is_answered_with_the_nearest(path: str, meant: str) -> None:
     error = refusal({path: 8})
-    assert error.field == path
-    assert meant in error.allowed
+    assert error.path == path
+    assert meant in error.rule
 
 
 NUMBERS = [
@@ -78,20 +55,6 @@ NUMBERS = [
         for name in ("tp", "pp", "vpp", "cp", "ep", "etp", "dp", "dp_shard", "micro_batch_size")
     ),
 ]
-NO_COUNTS = (
-    st.integers(max_value=0)
-    | st.integers(min_value=10**12)
-    | st.floats().filter(lambda value: not (value.is_integer() and 1 <= value < 10**12))
-    | st.sampled_from([10**400, True, "4", [4], {"size": 4}])
-)
-
-
-@pytest.mark.parametrize("path", NUMBERS)
-@given(NO_COUNTS)
-def test_what_is_not_a_count_of_something_is_refused(path: str, value: object) -> None:
-    error = refusal({path: value})
-    assert error.field == path
-    assert "allowed: an integer from 1 to " in error.allowed
 
 
 MOE = {"model.num_experts": 8, "model.num_experts_per_tok": 2}
@@ -138,8 +101,9 @@ WRONG: list[tuple[Changes, str, str]] = [
     ({"cluster.topology.oversubscription": 0.5}, "cluster.topology.oversubscription", ""),
     *(
         ({"cluster.topology.torus_dimensions": value}, "cluster.topology.torus_dimensions", part)
-        for value, part in (([4, 4, 3], ""), ([-8, -8], ""), (64, ""), ([10**6] * 1000, "num_devices (64)"))
+        for value, part in (([4, 4, 3], ""), (64, ""), ([10**6] * 1000, "num_devices (64)"))
     ),
+    ({"cluster.topology.torus_dimensions": [-8, -8]}, "cluster.topology.torus_dimensions[0]", ""),
     # options of training
     *(
         ({"training.software_date": value}, "training.software_date", "2026-06")
@@ -148,7 +112,7 @@ WRONG: list[tuple[Changes, str, str]] = [
     ({"training.moe_dispatcher": "deep-ep"}, "training.moe_dispatcher", "hybridep (did you mean deepep"),
     ({"training.moe_dispatcher": 1}, "training.moe_dispatcher", "alltoall, allgather, deepep, hybridep"),
     ({"training.overlap_moe_communication": "yes"}, "training.overlap_moe_communication", "true or false"),
-    ({"training.cuda_graph": 1}, "training.cuda_graph", "true or false"),
+    ({"training.cuda_graph": 1}, "training.cuda_graph", "none, scoped, full"),
     ({"training.optimizer_offload": "cpu"}, "training.optimizer_offload", "true or false"),
     *(
         ({"training.capacity_factor": value}, "training.capacity_factor", "above 0 and at most 1,000")
@@ -180,13 +144,8 @@ WRONG: list[tuple[Changes, str, str]] = [
 @pytest.mark.parametrize(("changes", "field", "part"), WRONG, ids=range(len(WRONG)))
 def test_a_wrong_value_is_named_with_what_is_allowed(changes: Changes, field: str, part: str) -> None:
     error = refusal(changes)
-    assert error.field == field
-    assert part in error.allowed
-
-
-def test_endless_names_and_values_are_not_printed() -> None:
-    assert len(str(refusal({"plan." + "a" * 1_000_000: 1}))) < 500
-    assert "an array of 10000 values" in str(refusal({"plan.tp": list(range(10_000))}))
+    assert error.path == field
+    assert part in error.rule
 
 
 MODEL_FIELDS = (

@@ -1,15 +1,10 @@
 """What a plan does not state is what the framework does by default."""
 
-import json
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from tests.unit.scenario.conftest import parsed, parsed_plan
-from tools.cost.predict import predict
-from tools.recommend.words import short
-from tools.scenario import Plan, StatedPlan, get_framework, resolve_defaults
-from tools.scenario.spec import Framework
+from tools.scenario import Plan, StatedPlan, resolve_defaults
 
 STATED = {
     "tp": 2, "pp": 2, "cp": 1, "ep": 1, "dp": 2, "dp_shard": 2, "zero_stage": 1, "micro_batch_size": 1,
@@ -20,15 +15,6 @@ EVERYTHING: dict[str, Any] = STATED | {"vpp": 3, "etp": 2, "sequence_parallel": 
 
 def resolved(framework: str, **stated: object) -> Plan:
     return resolve_defaults(StatedPlan.model_validate(STATED | stated), framework, num_hidden_layers=80)
-
-
-@pytest.mark.parametrize("framework", get_args(Framework))
-def test_every_framework_has_defaults(framework: str) -> None:
-    plan = resolved(framework)
-    assert (plan.etp, plan.recompute) == (1, None)
-    assert plan.vpp == (40 if framework == "other" else 1)
-    assert plan.sequence_parallel is (framework in ("megatron-core", "torchtitan", "other"))
-    assert get_framework(framework).sharding_stage in (0, 1, 2, 3)
 
 
 @pytest.mark.parametrize(
@@ -61,22 +47,3 @@ def test_what_is_not_stated_follows_from_the_rest(
 ) -> None:
     plan = resolved(framework, **stated).model_dump()
     assert {name: plan[name] for name in expected} == expected
-
-
-@pytest.mark.parametrize(
-    "detail",
-    [
-        {"recompute": "full", "recompute_layers": 4},
-        {"recompute": "selective", "recompute_modules": ["core_attn", "mlp"]},
-    ],
-)
-def test_how_much_is_recomputed_is_kept_and_priced(detail: dict[str, Any]) -> None:
-    changes = {f"plan.{name}": value for name, value in detail.items()}
-    plain = {"plan.recompute": detail["recompute"]}
-    plan = parsed_plan(changes)
-    assert json.loads(plan.model_dump_json()).items() >= detail.items()
-    assert Plan.model_validate(plan.model_dump()) == plan
-    assert not {"recompute_layers", "recompute_modules"} & parsed_plan(plain).model_dump().keys()
-    detailed, whole = predict([parsed(changes)])[0], predict([parsed(plain)])[0]
-    assert detailed.breakdown_s["recompute"] != whole.breakdown_s["recompute"]
-    assert short(plan).startswith(short(parsed_plan(plain)) + " of ")

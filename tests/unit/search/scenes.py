@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tools.cost.encode import encode_plans, scenario_device
-from tools.cost.predict import Costs, predict_rows
+from tools.model.predict import Costs, predict_rows
+from tools.physics.encode import encode_plans, scenario_device
 from tools.scenario import (
     RECOMPUTES,
     SCHEDULES,
     SEARCHED_FIELDS,
-    Facts,
     Plan,
     PlanColumns,
+    PlanFacts,
     Scenario,
     get_framework,
     legal_mask,
@@ -71,7 +71,7 @@ def every_legal_plan(s: Scenario) -> NDArray[np.int64]:
     for degrees in _degrees(s.cluster.num_devices):
         rows = _crossed(s, degrees)
         rows = rows[written_once(s, rows)]
-        legal = legal_mask(Facts(s.model, s.cluster, s.training, columns(rows)))
+        legal = legal_mask(PlanFacts(s.model, s.cluster, s.training, columns(rows)))
         parts.append(rows[np.broadcast_to(legal, len(rows))])
     return np.concatenate(parts)
 
@@ -122,8 +122,7 @@ def _crossed(s: Scenario, degrees: tuple[int, ...]) -> NDArray[np.int64]:
 
 
 def columns(rows: NDArray[np.int64]) -> PlanColumns:
-    named: dict[str, Any] = {name: rows[:, i] for i, name in enumerate(FIELDS)}
-    return PlanColumns(**{**named, "sequence_parallel": named["sequence_parallel"].astype(np.bool_)})
+    return PlanColumns(zip(FIELDS, rows.T, strict=True))
 
 
 def listed(rows: NDArray[np.int64]) -> list[Plan]:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
-from service.api.app import create_app, make_app_state
+from service.app import create_app, make_app_state
 from service.db.engine import Database, open_database
+from service.jobs.engine import prepare
+from service.sessions.dispatch import session_queue
 from service.settings import Settings
-from service.web.app import add_pages
-from service.worker.jobs import prepare, session_queue
 from tests.unit.graph.cases import report_of
 from tests.unit.service.served import BASE, LOOPBACK, SCENARIO, Serve, Served
 from tools.kb import open_seed
@@ -51,7 +51,7 @@ def serve(empty_data: Path, tmp_path: Path) -> Iterator[Serve]:
         settings = Settings(data_dir=tmp_path / "data", embedding="none", **more)  # type: ignore[arg-type]
         database = open_database(settings.database)
         app = make_app_state(settings, database, session_queue(database), host, open_seed)
-        client = TestClient(create_app(app, add_pages), base, client=address, raise_server_exceptions=False)
+        client = TestClient(create_app(app), base, client=address, raise_server_exceptions=False)
         client.__enter__()
         open_now.extend([database.close, partial(client.__exit__, None, None, None)])
         return Served(client, app)

@@ -6,12 +6,13 @@ from typing import Any, Protocol
 import sqlalchemy as sa
 from starlette.testclient import TestClient
 
-from service.api.state import AppState
-from service.auth import new_key
-from service.db.access import add_key
-from service.db.lifecycle import claim, set_state
-from service.db.models import sessions
-from service.db.sessions import keep_search
+from service.access.credentials import new_key
+from service.access.store import add_key
+from service.http.state import AppState
+from service.sessions.dispatch import SESSIONS
+from service.sessions.lifecycle import set_state
+from service.sessions.model import sessions
+from service.sessions.store import keep_search
 from tests.unit.graph.cases import small
 from tests.workloads import SMALL
 from tools.scenario import parse_scenario
@@ -56,7 +57,7 @@ class Served:
     def end(self, id: str, state: str, **columns: Any) -> None:  # noqa: ANN401 - any JSON
         """What a worker would do: take the session and end it."""
         with self.app.database.begin() as conn:
-            held = claim(conn, id, "test", _leg(self.app, id))
+            held = SESSIONS.claim(conn, id, "test", _dispatch_no(self.app, id))
             assert held
             set_state(conn, id, state, held.fence, **columns)
 
@@ -81,7 +82,7 @@ class Served:
         return id
 
 
-def _leg(app: AppState, id: str) -> int:
+def _dispatch_no(app: AppState, id: str) -> int:
     with app.database.read() as conn:
         return int(conn.scalar(sa.select(sessions.c.dispatch_no).where(sessions.c.id == id)) or 0)
 

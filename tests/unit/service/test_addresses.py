@@ -13,6 +13,8 @@ PRIVATE = [
     "224.0.0.1", "255.255.255.255", "::1", "::", "fe80::1", "fc00::1", "ff02::1", "::ffff:127.0.0.1",
     "::ffff:10.0.0.1", "64:ff9b::a00:1", "2002:7f00:1::", "2001:db8::1",
     "fec0::1", "64:ff9b:1::a00:1", "::ffff:0:10.0.0.1", "4000::1",
+    "192.0.0.192", "192.0.0.9", "168.63.129.16", "100.100.100.200", "fd00:ec2::254", "::ffff:168.63.129.16",
+    "64:ff9b::a83f:8110", "2002:a83f:8110::", "::ffff:0:168.63.129.16",
 ]  # fmt: skip
 PUBLIC = ["8.8.8.8", "1.1.1.1", "2606:4700:4700::1111", "::ffff:8.8.8.8", "64:ff9b::808:808"]
 
@@ -33,6 +35,25 @@ def test_an_address_that_cannot_be_right_is_refused_when_it_is_given(url: str) -
     with pytest.raises(InputError, match="webhook") as caught:
         parse_target(url, private_allowed=False)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        "169.254.169.254",
+        "168.63.129.16",
+        "192.0.0.192",
+        "100.100.100.200",
+        "[fd00:ec2::254]",
+        "[::ffff:a9fe:a9fe]",
+    ],
+)
+def test_a_cloud_s_metadata_is_refused_even_where_private_addresses_are_allowed(host: str) -> None:
+    with pytest.raises(InputError, match="must lead to a public address"):
+        parse_target(f"http://{host}/latest", private_allowed=True)
+    with pytest.raises(RefusedAddressError):
+        resolve(Target("http", host.strip("[]"), 80, "/"), private_allowed=True)
+    assert parse_target("http://10.0.0.1/hook", private_allowed=True).host == "10.0.0.1"
 
 
 def test_an_address_is_taken_apart() -> None:

@@ -5,8 +5,10 @@ import time
 
 import pytest
 
-from service.auth import MEANINGS, digest_of, find_id, is_loopback, is_same, new_key
-from service.db.access import list_keys, revoke_key
+from service.access.auth import MEANINGS
+from service.access.authenticator import is_loopback
+from service.access.credentials import digest_of, find_id, is_same, new_key
+from service.access.store import list_keys, revoke_key
 from tests.unit.service.served import SCENARIO, Serve, Served
 
 
@@ -82,6 +84,7 @@ def test_the_use_of_a_key_is_noted(served: Served) -> None:
 SCOPES = {
     "POST /v1/predict": "read",
     "POST /v1/predict/batch": "read",
+    "POST /v1/plans/against": "read",
     "POST /v1/sessions/{id}/decision": "approve",
     "POST /v1/knowledge/{id}/mark": "approve",
     "GET /v1/audit": "admin",
@@ -93,6 +96,7 @@ BODIES: dict[str, object] = {
     "/v1/knowledge/{id}/mark": {"status": "refuted", "reason": "because"},
     "/v1/knowledge": {"id": "x"},
     "/v1/traces": {"name": "x"},
+    "/v1/plans/against": {"scenario": SCENARIO, "against": "x"},
 }
 
 
@@ -144,6 +148,8 @@ def test_another_tenant_s_things_are_not_there(served: Served) -> None:
         assert told == same
     decision = served.client.post(f"{own}/decision", json={"action": "approve"}, headers=other)
     assert decision.status_code == 404
+    fork = served.client.post(f"{own}/fork", json={"notes": "tp stays 8"}, headers=other)
+    assert fork.status_code == 404
     assert served.client.get(own, headers=mine).status_code == 200
 
 

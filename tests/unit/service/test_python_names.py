@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from tools.cost.predict import Prediction
+from tools.model.predict import Prediction
 from tools.recommend.report import Recommendation
 
 REPO = Path(__file__).resolve().parents[3]
@@ -60,7 +60,7 @@ explicit_package_bases = True
 follow_imports = skip
 """
 """Our own types are followed, and not the thousands of modules behind them that no signature shows."""
-WRONG = "from tools.cost.predict import predict\n\npredict([3])\n"
+WRONG = "from asap import predict\n\npredict(3)\n"
 
 
 def test_the_pages_examples_pass_a_strict_type_checker_and_a_wrong_one_does_not(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 
-from service.auth import TokenReader
+from service.access.tokens import TokenReader
 from service.errors import UnauthenticatedError
 from service.settings import Settings
 from tests.unit.service.served import Serve
@@ -75,6 +75,10 @@ def test_scopes_may_come_as_a_list_and_by_each_of_the_issuer_s_keys(settings: di
         {"key": STRANGER},
         {"kid": "unknown"},
         {"kid": None},
+        {"nonce": "n-0S6_WzA2Mj"},
+        {"at_hash": "MTIzNDU2Nzg5MDEyMzQ1Ng"},
+        {"typ": "ID"},
+        {"token_use": "id"},
         pytest.param({"key": "", "algorithm": "none"}, id="no signature"),
         pytest.param({"key": "s" * 64, "algorithm": "HS256"}, id="a shared secret is no signature"),
     ],
@@ -82,6 +86,16 @@ def test_scopes_may_come_as_a_list_and_by_each_of_the_issuer_s_keys(settings: di
 def test_a_token_that_does_not_hold_is_refused(settings: dict[str, Any], wrong: dict[str, Any]) -> None:
     with pytest.raises(UnauthenticatedError):
         TokenReader(Settings(**settings)).read(token(**wrong))
+
+
+def test_a_token_that_does_not_name_its_key_is_refused_though_the_issuer_has_one_only(
+    settings: dict[str, Any],
+) -> None:
+    keys = json.loads(settings["jwt_keys_file"].read_text())["keys"]
+    settings["jwt_keys_file"].write_text(json.dumps({"keys": keys[:1]}))
+    assert TokenReader(Settings(**settings)).read(token()).name == "alice"
+    with pytest.raises(UnauthenticatedError, match="does not name its key"):
+        TokenReader(Settings(**settings)).read(token(kid=None))
 
 
 @pytest.mark.parametrize("missing", ["jwt_audience", "jwt_keys_file"])

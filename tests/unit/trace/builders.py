@@ -8,7 +8,7 @@ from typing import Any
 
 from tools.scenario import Plan
 from tools.trace.breakdown import Breakdown, StepProfile
-from tools.trace.classify import Work, classify, load_patterns, with_user_kernels
+from tools.trace.classify import RankWork, classify, load_patterns, with_user_kernels
 from tools.trace.collectives import CollectiveEvent
 from tools.trace.kineto import read_kineto
 from tools.trace.rank_profile import RankProfile, profile_rank
@@ -30,7 +30,7 @@ def trace_of(folder: Path, events: list[Event], **metadata: object) -> RankTrace
     return read_kineto(write(folder, events, "rank0.json", **metadata))
 
 
-def work_of(folder: Path, events: list[Event], *own_kernels: str) -> Work:
+def work_of(folder: Path, events: list[Event], *own_kernels: str) -> RankWork:
     """Classified, with the user's own patterns of communication kernels."""
     return classify(trace_of(folder, events), with_user_kernels(load_patterns(), [*own_kernels]))
 

@@ -6,26 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.trace.builders import Event, host_event, kernel, launch, trace_of
-from tools.trace.breakdown import (
-    Breakdown,
-    StepProfile,
-    add_breakdowns,
-    measure,
-    measure_steps,
-    occupy,
-    variation_ratio,
-)
-from tools.trace.classify import classify, load_patterns
+from tests.unit.trace.builders import Event, host_event, kernel, launch, profile_of
+from tools.trace.breakdown import variation_ratio
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32"
-
-
-def _measure(folder: Path, events: list[Event]) -> Breakdown:
-    trace = trace_of(folder, events)
-    return measure(classify(trace, load_patterns()), trace.launches)
-
-
 COPY = kernel("Memcpy HtoD", 5, 15, stream=3) | {"cat": "gpu_memcpy"}
 
 
@@ -65,13 +49,8 @@ COPY = kernel("Memcpy HtoD", 5, 15, stream=3) | {"cat": "gpu_memcpy"}
     ],
 )
 def test_each_moment_counts_as_one_term(tmp_path: Path, events: list[Event], terms: dict[str, float]) -> None:
-    measured = _measure(tmp_path, events)
+    measured = profile_of(tmp_path, events).breakdown
     assert {name: getattr(measured, name) for name in terms} == terms
-
-
-def test_breakdowns_add_term_by_term() -> None:
-    one = Breakdown(compute_ns=3, total_ns=5, idle_ns=2)
-    assert add_breakdowns([one, one]) == Breakdown(compute_ns=6, total_ns=10, idle_ns=4)
 
 
 @given(
@@ -89,17 +68,11 @@ def test_the_terms_always_add_up_to_the_total(
         kernel(name, start / 8, length / 8) | {"cat": category.get(name, "kernel")}
         for name, start, length in spans
     ]
-    terms = _measure(tmp_path_factory.mktemp("trace"), rows)
+    terms = profile_of(tmp_path_factory.mktemp("trace"), rows).breakdown
     parts = terms.compute_ns + terms.exposed_communication_ns + terms.memory_ns + terms.idle_ns
     assert parts == terms.total_ns
     assert terms.idle_ns == terms.idle_host_ns + terms.idle_waiting_ns + terms.idle_unknown_ns
     assert terms.exposed_communication_ns <= terms.communication_ns
-
-
-def _steps(folder: Path, events: list[Event]) -> list[StepProfile]:
-    trace = trace_of(folder, events)
-    work = classify(trace, load_patterns())
-    return measure_steps(trace, work, occupy(work, trace.launches))
 
 
 def _marked_run(*lengths: int) -> list[Event]:
@@ -116,20 +89,16 @@ def _marked_run(*lengths: int) -> list[Event]:
 
 
 def test_steps_follow_the_device_not_the_host(tmp_path: Path) -> None:
-    steps = _steps(tmp_path, _marked_run(100, 100, 100))
+    steps = profile_of(tmp_path, _marked_run(100, 100, 100)).steps
     assert [
         (step.number, step.start_ns, step.breakdown.compute_ns, step.breakdown.total_ns) for step in steps
     ] == [(10, 50_000, 95_000, 100_000), (11, 150_000, 95_000, 100_000), (12, 250_000, 95_000, 95_000)]
 
 
 def test_leading_long_steps_are_warm_up_and_a_late_one_is_variation(tmp_path: Path) -> None:
-    steps = _steps(tmp_path, _marked_run(900, 400, 100, 100, 100, 100))
+    steps = profile_of(tmp_path, _marked_run(900, 400, 100, 100, 100, 100)).steps
     assert [step.is_warm_up for step in steps] == [True, True, False, False, False, False]
-    steps = _steps(tmp_path, _marked_run(100, 100, 500, 100))
+    steps = profile_of(tmp_path, _marked_run(100, 100, 500, 100)).steps
     assert not any(step.is_warm_up for step in steps)
     assert (variation_ratio(steps) or 0) > 0.5
     assert variation_ratio(steps[:1]) is None
-
-
-def test_a_trace_without_marks_has_no_steps(tmp_path: Path) -> None:
-    assert _steps(tmp_path, [kernel("gemm", 0, 5)]) == []

@@ -6,14 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.unit.trace.builders import collective, rank_profile
-from tools.cost.calibration import calibrated_to, shipped_calibration
-from tools.cost.constants import resolve
-from tools.cost.encode import encode
-from tools.cost.kernels import gemm_s, head_share
-from tools.cost.predict import Prediction, predict
 from tools.hardware import get_device
+from tools.model.calibration import calibrated_to, shipped_calibration
+from tools.model.constants import resolve
+from tools.model.predict import Prediction, predict
+from tools.physics.encode import encode
+from tools.physics.kernels import gemm_s, head_share
 from tools.scenario import Scenario, parse_scenario
-from tools.trace.calibrate import ClusterMeasurements, large_products, measure_cluster, measure_coefficients
+from tools.trace.alignment import align
+from tools.trace.calibrate import link_rates, measure_coefficients
 from tools.trace.host import HostProfile
 from tools.trace.rank_profile import RankProfile
 from tools.trace.roofline import RoofPoint
@@ -71,7 +72,7 @@ def _attention() -> RoofPoint:
         ([], {}, {}),
         ([_product(0.5, 8192, 8192, 2048), _product(0.5, 8192, 2048, 4096)], {}, {"gemm_efficiency": 0.5}),
         ([_product(0.8, 8192, 8192, 4096, "fp8")], {"precision": "fp8"}, {"fp8_gain": 0.8}),
-        ([_product(0.5, 64, 64, 64)], {}, {}),
+        ([_product(0.5, 64, 64, 64), _product(0.5, 8192, 8192, 16)], {}, {}),
         ([_attention()], {}, {"attention_efficiency": 0.4}),
         ([_attention()], {"flash_attention": False}, {}),
     ],
@@ -79,7 +80,7 @@ def _attention() -> RoofPoint:
         "nothing",
         "products",
         "8-bit products",
-        "small products",
+        "products that are small or wait for memory",
         "attention",
         "attention that is not fused",
     ],
@@ -90,22 +91,6 @@ def test_the_efficiency_of_kernels_is_that_of_the_models_own_formula(
     assert _measured([rank_profile(roofline=points)], NOTHING, **training) == pytest.approx(
         measured, rel=1e-4
     )
-
-
-@pytest.mark.parametrize(
-    ("ranks", "name", "link_bytes_per_s"),
-    [
-        ((0, 1), "fast_link_efficiency", DEVICE.intra_node_bytes_per_s),
-        ((0, 8), "slow_link_efficiency", DEVICE.inter_node_bytes_per_s),
-    ],
-)
-def test_a_link_at_half_its_speed_has_half_its_efficiency(
-    ranks: tuple[int, int], name: str, link_bytes_per_s: float
-) -> None:
-    size = 10**9
-    event = collective(0, round(size / (link_bytes_per_s / 2) * 1e9), ranks, size=size)
-    profiles = [rank_profile(rank, collectives=[event]) for rank in ranks]
-    assert _measured(profiles) == pytest.approx({name: 0.5}, rel=1e-4)
 
 
 @pytest.mark.parametrize(("launches", "measured"), [(1000, {"host_kernel_s": 9e-6}), (10, {})])
@@ -164,7 +149,7 @@ def test_waiting_becomes_jitter_and_not_host_overhead() -> None:
 
 
 def test_an_optimizer_that_cannot_be_told_apart_is_taken_out_of_memory_bound_work() -> None:
-    terms_s = predict([_scenario()])[0].breakdown_s
+    terms_s = _made_step({}).breakdown_s
     both_s = terms_s["memory_bound_ops"] + terms_s["optimizer"]
     terms = MeasuredTerms({"memory_bound_ops": both_s, "host_and_other": 0.05}, 0.0, 3)
     coefficients = measure_coefficients([rank_profile()], terms, _scenario())
@@ -175,40 +160,33 @@ def test_an_optimizer_that_cannot_be_told_apart_is_taken_out_of_memory_bound_wor
 A100 = get_device("a100-sxm-80gb")
 
 
-def _roof_point(
-    flops: float = 1e12, op: str = "aten::mm", precision: str = "bf16", moved: float = 1e-3
-) -> RoofPoint:
-    return RoofPoint(op, "m×n×k", precision, 1, 1000, flops, flops * moved)
-
-
-def test_products_that_are_small_or_wait_for_memory_say_nothing_of_the_arithmetic_rate() -> None:
-    others = [_roof_point(1e6), _roof_point(moved=1.0), _roof_point(precision="fp32")]
-    attention = _roof_point(op="aten::_flash_attention_forward")
-    assert large_products([_roof_point(), *others, attention], A100, "bf16") == [_roof_point()]
-    assert large_products([_roof_point()], A100, "nvfp4") == []
-
-
 @pytest.mark.parametrize(
-    ("starts_ns", "ranks", "size", "measured"),
+    ("starts_ns", "ranks", "size", "rates"),
     [
         # the last to arrive shows the transfer, inside a node and across
-        ((0, 19_000_000), (0, 1), 10**8, {"intra_node_bytes_per_s": 10**8 / 1e-3}),
-        ((0, 19_000_000), (0, 8), 10**8, {"inter_node_bytes_per_s": 10**8 / 1e-3}),
+        ((0, 19_000_000), (0, 1), 10**8, ([10**8 / 1e-3], [])),
+        ((0, 19_000_000), (0, 8), 10**8, ([], [10**8 / 1e-3])),
         # an all-reduce sends the message twice; half of it crosses, over the eight cards of a node
-        ((10_000_000,) * 16, tuple(range(16)), 10**8, {"inter_node_bytes_per_s": 2 * 10**8 / 2 / 8 / 10e-3}),
+        ((10_000_000,) * 16, tuple(range(16)), 10**8, ([], [2 * 10**8 / 2 / 8 / 10e-3])),
         # small messages say nothing of the link
-        ((19_995_000,) * 2, (0, 1), 1000, {}),
-        ((), (0, 1), None, {}),
+        ((19_995_000,) * 2, (0, 1), 1000, ([], [])),
     ],
 )
 def test_links_inside_and_across_nodes_are_measured_by_large_messages(
-    starts_ns: tuple[int, ...], ranks: tuple[int, ...], size: int | None, measured: dict[str, float]
+    starts_ns: tuple[int, ...], ranks: tuple[int, ...], size: int, rates: tuple[list[float], list[float]]
 ) -> None:
     profiles = [
         rank_profile(rank, collectives=[collective(start_ns, 20_000_000, ranks, size=size)])
-        for rank, start_ns in zip(ranks, starts_ns, strict=False)
+        for rank, start_ns in zip(ranks, starts_ns, strict=True)
     ]
-    links = measure_cluster(profiles or [rank_profile()], A100)
-    expected = {"intra_node_bytes_per_s": None, "inter_node_bytes_per_s": None} | measured
-    assert {name: getattr(links, name) for name in expected} == pytest.approx(expected)
-    assert size or links == ClusterMeasurements()
+    inside, across = link_rates(align(profiles), A100.devices_per_node)
+    assert inside == pytest.approx(rates[0])
+    assert across == pytest.approx(rates[1])
+
+
+def test_a_link_at_half_its_speed_has_half_its_efficiency() -> None:
+    size, links = 10**9, (DEVICE.intra_node_bytes_per_s, DEVICE.inter_node_bytes_per_s)
+    for link, ranks, name in zip(links, ((0, 1), (0, 8)), ("fast", "slow"), strict=True):
+        event = collective(0, round(size / (link / 2) * 1e9), ranks, size=size)
+        profiles = [rank_profile(rank, collectives=[event]) for rank in ranks]
+        assert _measured(profiles) == pytest.approx({f"{name}_link_efficiency": 0.5}, rel=1e-4)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.unit.trace.builders import Event, collective, host_event, kernel, launch, profile_of, shapes
-from tools.trace.collectives import count_elements, time_exposed_kinds, time_groups
+from tools.trace.collectives import time_exposed_kinds, time_groups
 from tools.trace.record import cover
 
 ALL_GATHER = "ncclDevKernel_AllGather_RING_LL"
@@ -99,19 +99,3 @@ def test_each_group_has_its_own_time_and_exposure() -> None:
 def test_a_kind_counts_time_shared_by_two_groups_once() -> None:
     events = [collective(50, 80, (0, 1), kind="send_recv"), collective(60, 90, (0, 2), kind="send_recv")]
     assert time_exposed_kinds(events, COMPUTE) == {"send_recv": 40}
-
-
-@pytest.mark.parametrize(
-    ("dims", "elements"),
-    [
-        ([4, 5], 20),
-        ([[4, 5], [2]], 22),
-        ([], None),
-        ("x", None),
-        ([["a"]], None),
-        ([-1], None),
-        ([2**45], None),
-    ],
-)
-def test_elements_are_counted_for_tensors_and_lists(dims: object, elements: int | None) -> None:
-    assert count_elements(dims) == elements

@@ -11,21 +11,6 @@ from tools.trace.columns import parse_nanoseconds
 from tools.trace.record import UnreadableTraceError
 
 
-@pytest.mark.parametrize(
-    ("texts", "times_ns"),
-    [
-        (["1712195495505582.988", "1712195495505582.989"], [1712195495505582988, 1712195495505582989]),
-        (["5", "5.1", "5.12", "5.123"], [5000, 5100, 5120, 5123]),
-        (["1.5e3", "-2.25", "0"], [1500000, -2250, 0]),
-        (["0.0016", "0.0014", "1e-300"], [2, 1, 0]),
-        ([], []),
-    ],
-    ids=["epoch", "decimals", "exponents", "rounded", "none"],
-)
-def test_texts_become_nanoseconds(texts: list[str], times_ns: list[int]) -> None:
-    assert parse_nanoseconds([text.encode() for text in texts]).tolist() == times_ns
-
-
 @pytest.mark.parametrize("text", [b"null", b'"5"', b"missing", b"true", b"", b"5 6", b"NaN", b"Infinity"])
 def test_what_is_not_a_number_is_refused(text: bytes) -> None:
     with pytest.raises(UnreadableTraceError, match="a time is"):

@@ -1,14 +1,23 @@
-"""One cause with its weight, and a confidence that falls when data is thin."""
+"""What costs how much of the step, due to whom, what would remove it, and how far to trust that."""
+
+from typing import get_args
 
 import pytest
 
+from benchmarks.faults import BAR, CASES, TRACES, find, judged
 from tests.unit.trace.builders import MS, collective, rank_profile
-from tools.trace.breakdown import Breakdown, StepProfile
+from tools.trace.alignment import align
+from tools.trace.breakdown import Breakdown
+from tools.trace.causes import CAUSES, Cause, CauseFinding, find_causes
+from tools.trace.collectives import GroupTime
 from tools.trace.diagnosis import ProfileDiagnosis
 from tools.trace.folder import FolderProfile, UnreadableFile
-from tools.trace.rank_profile import RankProfile
+from tools.trace.host import HostProfile
+from tools.trace.rank_profile import KernelTotal, RankProfile
 from tools.trace.report import build_report
 from tools.trace.roofline import RoofPoint
+
+recorded = pytest.mark.skipif(not TRACES.is_dir(), reason="needs the recorded traces of ../shared")
 
 
 def _terms(**times: int) -> Breakdown:
@@ -54,43 +63,95 @@ def test_send_and_receive_between_stages_is_the_pipelines() -> None:
     assert _diagnose(*stages).bottleneck == "pipeline"
 
 
-def test_warm_up_does_not_weigh() -> None:
-    cold, warm = _terms(compute=10, idle=990), _terms(compute=90, idle=10)
-    profile = _profile()
-    profile.steps = [StepProfile(0, 0, cold, True), StepProfile(1, 0, warm), StepProfile(2, 0, warm)]
-    assert _diagnose(profile).shares["compute"] == 0.9
+def rank(
+    number: int,
+    waits_ms: int,
+    before_ms: tuple[int, int, int],
+    *,
+    compute_ms: int = 50,
+    idle_host_ms: int = 0,
+    kernel_ns: int = 1000,
+    loading_ms: int = 0,
+) -> RankProfile:
+    """One step of 100 ms with one all-reduce that ends for all at 100 ms."""
+    exposed_ns = waits_ms * MS
+    breakdown = Breakdown(
+        compute_ns=compute_ms * MS,
+        communication_ns=exposed_ns,
+        exposed_communication_ns=exposed_ns,
+        idle_ns=idle_host_ms * MS,
+        idle_host_ns=idle_host_ms * MS,
+        total_ns=100 * MS,
+    )
+    event = collective(100 * MS - exposed_ns, 100 * MS, (0, 1), before=tuple(ms * MS for ms in before_ms))  # type: ignore[arg-type]
+    kernels = [KernelTotal(f"gemm{index}", "compute", 10, 10 * kernel_ns) for index in range(4)]
+    group = GroupTime("all_reduce", event.group_key, None, (0, 1), exposed_ns, exposed_ns)
+    return rank_profile(
+        number,
+        breakdown,
+        collectives=[event],
+        group_times=[group],
+        top_kernels=kernels,
+        matrix_kernel_ns=compute_ms * MS,
+        host=HostProfile(data_loading_idle_ns=loading_ms * MS),
+    )
 
 
-@pytest.mark.parametrize(("compute", "idle", "competing"), [(52, 48, ["host"]), (90, 10, [])])
-def test_only_a_close_second_competes(compute: int, idle: int, competing: list[str]) -> None:
-    causes = _diagnose(_profile(terms=_terms(compute=compute, idle=idle))).competing_causes
-    assert [cause.bottleneck for cause in causes] == competing
+def causes(*profiles: RankProfile) -> list[CauseFinding]:
+    return find_causes(profiles, align([*profiles]))
 
 
 @pytest.mark.parametrize(
-    ("profile", "unreadable", "advice"),
+    ("late", "cause"),
     [
-        (_profile(world_size=8), 0, "more ranks"),
-        (_profile(steps=1), 0, "three or more steps"),
-        (_profile(steps=0), 0, "mark steps"),
-        (_profile(), 1, "unreadable"),
+        (rank(1, 10, (50, 40, 0), idle_host_ms=40), "late_host"),
+        (rank(1, 10, (50, 40, 40), idle_host_ms=40, loading_ms=40), "data_loading"),
+        (rank(1, 10, (90, 0, 0), compute_ms=90, kernel_ns=1800), "slow_device"),
+        (rank(1, 10, (90, 0, 0), compute_ms=90), "imbalance"),
     ],
+    ids=["host", "loader", "device", "work"],
 )
-def test_thin_data_lowers_confidence_and_says_what_to_profile(
-    profile: RankProfile, unreadable: int, advice: str
-) -> None:
-    thin, full = _diagnose(profile, unreadable=unreadable), _diagnose(_profile())
-    assert thin.confidence < full.confidence
-    assert any(advice in text for text in thin.next_to_profile)
+def test_waiting_is_due_to_what_the_late_rank_did(late: RankProfile, cause: Cause) -> None:
+    first = causes(rank(0, 50, (50, 0, 0)), late)[0]
+    assert (first.cause, first.ranks) == (cause, [1])
+    # Rank 0 waits 40 ms for it; rank 1 itself idles or computes longer by 40 ms (imbalance counts the wait).
+    expected_s = 0.020 if cause == "imbalance" else 0.040
+    assert first.seconds == pytest.approx(expected_s, rel=0.01)
+    assert first.lever == CAUSES[cause][1]
+    assert all(item.ref and item.summary for item in first.evidence)
+    assert first.evidence[0].summary == first.summary
 
 
-def test_shapes_raise_the_confidence_of_a_compute_verdict() -> None:
-    point = RoofPoint("aten::mm", "1×1×1", "fp16", 1, 1000, 2e6, 1e3)
-    assert _diagnose(_profile(roofline=[point])).confidence > _diagnose(_profile()).confidence
+def test_a_healthy_run_is_limited_by_what_its_plan_costs() -> None:
+    healthy = [rank(number, 50, (50, 0, 0)) for number in range(2)]
+    assert {finding.cause for finding in causes(*healthy)} == {"compute", "exposed_dp"}
+    assert CAUSES.keys() == set(get_args(Cause))
+    late = [rank(0, 50, (50, 0, 0)), rank(1, 10, (50, 40, 0), idle_host_ms=40)]
+    for profiles in (healthy, late):  # each part of the step is counted once
+        assert sum(finding.seconds for finding in causes(*profiles)) == pytest.approx(0.1, rel=1e-6)
 
 
-def test_every_piece_of_evidence_has_a_number_and_a_place() -> None:
-    for item in _diagnose(_profile()).evidence:
-        assert isinstance(item.value, float)
-        assert item.ref
-        assert item.says
+def test_compute_is_split_into_the_roof_what_is_lost_to_it_attention_and_the_rest() -> None:
+    product = RoofPoint("aten::mm", "1×1×1", "bf16", 2, 30 * MS, 1e9, 1e6, roof_flops_per_s=1e11)
+    attention = RoofPoint("aten::_flash_attention_forward", "b1", "bf16", 1, 10 * MS, 1e9, 1e6)
+    profile = rank_profile(0, Breakdown(compute_ns=60 * MS, total_ns=60 * MS), roofline=[product, attention])
+    split = _diagnose(profile).compute_split
+    assert split is not None
+    parts_s = (split.ideal_s, split.inefficiency_s, split.attention_s, split.other_s)
+    assert parts_s == pytest.approx((0.020, 0.010, 0.010, 0.020))
+
+
+@recorded
+def test_the_rules_find_simulated_faults_in_recorded_traces() -> None:
+    faults = {case.name: fault for case, fault in judged(TRACES)}
+    wrong = {name: fault for name, fault in faults.items() if fault}
+    assert len(CASES) >= 30
+    assert len(wrong) <= (1 - BAR) * len(CASES), wrong
+
+
+@recorded
+def test_the_recorded_late_hosts_come_before_the_communication_they_cause() -> None:
+    case = next(case for case in CASES if case.name == "recorded late hosts")
+    first = find(case, TRACES)
+    assert (first.cause, first.ranks) == ("late_host", [0, 6])
+    assert first.share > 0.5

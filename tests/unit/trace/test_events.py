@@ -51,11 +51,3 @@ def test_one_pass_and_field_by_field_agree(first: list[object], second: list[obj
     for batch in (first, second):
         text = json.dumps(batch).encode()
         assert _used(fast.decode(text)) == _used(slow.decode(text))
-
-
-def test_an_unknown_category_is_learnt_from_its_first_events() -> None:
-    text = json.dumps([{"cat": "of my own", "name": "a"}, {"cat": "kernel", "name": "b", "ts": 1}]).encode()
-    decoder = EventDecoder()
-    first, second = decoder.decode(text), decoder.decode(text)
-    assert (len(first), len(second)) == (1, 2)
-    assert _used(first) == _used(second)

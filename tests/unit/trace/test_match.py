@@ -5,14 +5,10 @@ from typing import Any
 import pytest
 
 from benchmarks.faults import GPT
-from tools.scenario import Scenario, parse_scenario
+from tools.scenario import parse_scenario
 from tools.trace.match import TraceFacts, match_scenario
 
-
-def scenario(**parts: Any) -> Scenario:  # noqa: ANN401 - parts of a scenario's JSON
-    return parse_scenario({**GPT, **parts})
-
-
+SCENARIO = parse_scenario({**GPT})
 FACTS = TraceFacts(
     devices=["NVIDIA A100-SXM4-80GB"],
     on_host=False,
@@ -31,7 +27,7 @@ def changed(**facts: Any) -> TraceFacts:  # noqa: ANN401 - fields of the facts
 
 
 def test_traces_of_the_job_itself_agree_in_everything() -> None:
-    match = match_scenario(FACTS, scenario(), 0.44)
+    match = match_scenario(FACTS, SCENARIO, 0.44)
     assert match.agrees
     assert match.checked == ["device", "ranks", "groups", "precision", "shapes", "step time"]
     assert match.finding(0.62) is None
@@ -55,24 +51,20 @@ def test_traces_of_the_job_itself_agree_in_everything() -> None:
     ],
 )
 def test_a_contradiction_says_what_both_have(facts: TraceFacts, about: str, words: str) -> None:
-    match = match_scenario(facts, scenario(), 0.44)
+    match = match_scenario(facts, SCENARIO, 0.44)
     assert [found.about for found in match.contradictions] == [about]
-    assert words in match.contradictions[0].says
+    assert words in match.contradictions[0].message
     finding = match.finding(0.62)
     assert finding is not None
     assert finding.cause == "trace_mismatch"
-    assert words in finding.says
+    assert words in finding.summary
 
 
 def test_what_a_trace_does_not_record_contradicts_nothing() -> None:
-    empty = TraceFacts(
-        devices=[], on_host=False, world_size=None, ranks_seen=1, groups={}, precision=None, widths=[],
-        step_time_s=None,
-    )  # fmt: skip
-    match = match_scenario(empty, scenario(), 0.44)
-    assert match.agrees
-    assert match.checked == []
-
-
-def test_a_device_of_unknown_memory_may_be_any_of_its_name() -> None:
-    assert match_scenario(changed(devices=["NVIDIA A100-PG509-200"]), scenario(), 0.44).agrees
+    nothing = changed(
+        devices=[], world_size=None, ranks_seen=1, groups={}, precision=None, widths=[], step_time_s=None
+    )
+    match = match_scenario(nothing, SCENARIO, 0.44)
+    assert (match.agrees, match.checked) == (True, [])
+    # a device of unknown memory may be any of its name
+    assert match_scenario(changed(devices=["NVIDIA A100-PG509-200"]), SCENARIO, 0.44).agrees

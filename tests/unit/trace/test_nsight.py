@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.trace.breakdown import measure
+from tools.trace.breakdown import occupy
 from tools.trace.classify import classify, load_patterns
 from tools.trace.nsight import read_nsight
 from tools.trace.record import UnreadableTraceError
@@ -41,27 +41,28 @@ def _execute(path: Path, statements: str) -> None:
         connection.executescript(statements)
 
 
-def test_an_export_gives_the_same_terms_as_a_trace(report: Path) -> None:
+def test_an_export_gives_the_same_terms_as_a_trace_and_is_not_touched(report: Path) -> None:
+    before = report.read_bytes()
     trace = read_nsight(report)
-    terms = measure(classify(trace, load_patterns()), trace.launches)
+    assert report.read_bytes() == before
+    assert [path.name for path in report.parent.iterdir()] == ["report.sqlite"]
+    terms = occupy(classify(trace, load_patterns()), trace.launches).whole()
     assert (terms.compute_ns, terms.communication_ns, terms.memory_ns) == (200, 300, 50)
     assert (terms.idle_host_ns, terms.idle_waiting_ns) == (150, 50)
     assert trace.device_name == "NVIDIA H100 80GB HBM3"
     assert [trace.names[number] for number in trace.annotations.name] == ["load_batch"]
 
 
-def test_the_busiest_of_several_devices_is_analysed(report: Path) -> None:
+def test_the_busiest_device_is_analysed_unless_an_event_ends_before_it_starts(
+    report: Path,
+) -> None:
     _execute(report, "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (0, 9, 1, 7, 9, 1, 1)")
     trace = read_nsight(report)
     assert len(trace.device) == 3
     assert "several devices" in trace.notes[0]
-
-
-def test_the_users_file_is_not_touched(report: Path) -> None:
-    before = report.read_bytes()
-    read_nsight(report)
-    assert report.read_bytes() == before
-    assert [path.name for path in report.parent.iterdir()] == ["report.sqlite"]
+    _execute(report, "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (50, 9, 0, 7, 9, 1, 1)")
+    with pytest.raises(UnreadableTraceError, match="'gemm' is negative"):
+        read_nsight(report)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a database at all", b"SQLite format 3\x00" + b"\xff" * 500])
@@ -70,9 +71,3 @@ def test_what_is_not_an_export_is_refused(tmp_path: Path, content: bytes) -> Non
     path.write_bytes(content)
     with pytest.raises(UnreadableTraceError):
         read_nsight(path)
-
-
-def test_an_event_that_ends_before_it_starts_is_refused(report: Path) -> None:
-    _execute(report, "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (50, 9, 0, 7, 9, 1, 1)")
-    with pytest.raises(UnreadableTraceError, match="'gemm' is negative"):
-        read_nsight(report)

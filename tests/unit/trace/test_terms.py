@@ -47,15 +47,12 @@ def test_the_terms_are_those_of_one_step_and_add_up_to_it() -> None:
     assert measured.step_time_s == pytest.approx(1000e-9)
 
 
-def test_what_the_trace_does_not_tell_apart_stays_in_the_nearest_term() -> None:
+def test_what_the_trace_does_not_tell_apart_stays_in_the_nearest_term_or_is_the_whole_trace() -> None:
     terms_s = measure_terms([_profile(optimizer_kernel_ns=None)], [], PLAN).terms_s
     assert "optimizer" not in terms_s
     assert terms_s["memory_bound_ops"] == pytest.approx(250e-9)
     terms_s = measure_terms([_profile(group_times=[])], [], PLAN).terms_s
     assert terms_s["other_comm_exposed"] == pytest.approx(200e-9)
-
-
-def test_without_steps_the_whole_trace_counts() -> None:
     measured = measure_terms([_profile(steps=0)], [], PLAN)
     assert measured.num_steps == 0
     assert measured.step_time_s == pytest.approx(1000e-9)
@@ -74,43 +71,35 @@ def test_waiting_for_a_late_rank_is_not_communication() -> None:
     assert measured.step_time_s == pytest.approx(1000e-9)
 
 
+DESCRIPTIONS = {
+    "TENSOR_MODEL_PARALLEL_GROUP": "tp",
+    "DATA_PARALLEL_GROUP_WITH_CP": "dp",
+    "CONTEXT_PARALLEL_GROUP": "cp",
+    "EXPERT_MODEL_PARALLEL_GROUP": "ep",
+    "EXPERT_DATA_PARALLEL_GROUP": "dp",
+    "PIPELINE_MODEL_PARALLEL_GROUP": "pp",
+    "mesh_tp": "tp",
+    "mesh_dp_shard_cp": "dp",
+    "mesh_fsdp": "dp",
+    "pp": "pp",
+}
+ALL_AXES = {"tp": 2, "pp": 2, "cp": 2, "dp": 4, "ep": 2}
+LAYOUT = {(0, 1): "tp", (4, 5): "tp", (0, 2, 4, 6): "dp", (1, 9): "pp", (0, 3): "other"}
+"""Ranks are ordered tensor, data, pipeline."""
+
+
 @pytest.mark.parametrize(
     ("degrees", "kind", "description", "ranks", "axis"),
     [
         # the only axis needs no hint
         ({"dp": 2}, "all_reduce", "", None, "dp"),
         ({"tp": 8}, "all_reduce", "default_pg", None, "tp"),
-        # the group's description decides
-        *(
-            ({"tp": 2, "pp": 2, "cp": 2, "dp": 4, "ep": 2}, "all_reduce", description, None, axis)
-            for description, axis in (
-                ("TENSOR_MODEL_PARALLEL_GROUP", "tp"),
-                ("DATA_PARALLEL_GROUP_WITH_CP", "dp"),
-                ("CONTEXT_PARALLEL_GROUP", "cp"),
-                ("EXPERT_MODEL_PARALLEL_GROUP", "ep"),
-                ("EXPERT_DATA_PARALLEL_GROUP", "dp"),
-                ("PIPELINE_MODEL_PARALLEL_GROUP", "pp"),
-                ("mesh_tp", "tp"),
-                ("mesh_dp_shard_cp", "dp"),
-                ("mesh_fsdp", "dp"),
-                ("pp", "pp"),
-            )
-        ),
+        *((ALL_AXES, "all_reduce", description, None, axis) for description, axis in DESCRIPTIONS.items()),
         # send and receive serve the pipeline or the ring, all-to-all the experts
         ({"pp": 2, "dp": 4}, "send_recv", "", None, "pp"),
         ({"cp": 2, "dp": 4}, "send_recv", "", None, "cp"),
         ({"dp": 8, "ep": 8}, "all_to_all", "", None, "ep"),
-        # ranks are ordered tensor, data, pipeline
-        *(
-            ({"tp": 2, "dp": 4, "pp": 2}, "all_reduce", "", ranks, axis)
-            for ranks, axis in (
-                ((0, 1), "tp"),
-                ((4, 5), "tp"),
-                ((0, 2, 4, 6), "dp"),
-                ((1, 9), "pp"),
-                ((0, 3), "other"),
-            )
-        ),
+        *(({"tp": 2, "dp": 4, "pp": 2}, "all_reduce", "", ranks, axis) for ranks, axis in LAYOUT.items()),
         # what fits two axes, or none, is not guessed
         ({"tp": 2, "ep": 2, "dp": 4}, "all_reduce", "", (0, 1), "other"),
         ({"tp": 2, "dp": 4}, "all_reduce", "", None, "other"),

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tests.unit.graph.cases import small
 from tools.errors import InputError
-from tools.launch.launcher import check_key
+from tools.launch.folder import check_key
 from tools.launch.template import Template, parse_templates
 from tools.scenario import Plan, Scenario, parse_scenario
 from tools.trials.order import RunLength, check_cluster, make_job, ranks_of, run_key, trial_key
@@ -66,10 +66,6 @@ def test_ranks_follow_the_nodes_within_the_templates_limits_and_on_one_machine_t
 
 
 NAMES = st.text(st.sampled_from("abz09-_."), min_size=1, max_size=90)
-
-
-def test_a_session_of_the_service_is_read_from_the_key() -> None:
-    assert trial_key("0" * 32 + ".1", 3) == "0" * 32 + "-1-3"
 
 
 @given(NAMES, NAMES, st.integers(0, 63), st.integers(0, 63), st.integers(1, 9))

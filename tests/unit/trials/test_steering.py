@@ -1,4 +1,4 @@
-"""What earlier trials forbid: the search and whoever suggests a plan obey alike."""
+"""What earlier trials forbid: the search and whoever suggests a plan obey alike. When to stop."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -7,23 +7,32 @@ from typing import Any
 import pytest
 
 from tests.unit.graph.cases import small
-from tools.errors import InfeasibleError
 from tools.recommend.optimize import best_plans, workload_of
 from tools.scenario import Plan, parse_scenario
 from tools.search.search import Search
-from tools.search.space import decode_row
-from tools.trials.gate import Refusal
+from tools.trials.gain import MIN_GAIN, TrialBudget, judge
+from tools.trials.gate import PairedRatio, Refusal
 from tools.trials.order import TrialFailure
-from tools.trials.steering import PROGRAM_FIELDS, default_plan, is_settled, steered, with_recompute
+from tools.trials.steering import PROGRAM_FIELDS, default_plan, steered, with_recompute
 
 WORKLOAD = workload_of(parse_scenario(small()))
+PLENTY = TrialBudget(device_hours=10, trials=8)
 
 
 @dataclass(frozen=True)
 class Ended:
     plan: Plan
+    paired: PairedRatio | None = None
+    steps: int | None = None
+    seconds: float = 1.0
     failure: TrialFailure | None = None
     refusals: tuple[Refusal, ...] = ()
+    key: str = "t"
+    status: str = "measured"
+    step_time_s: float | None = None
+    uncertainty: float | None = None
+    peak_memory_bytes: int | None = None
+    terms: dict[str, float] | None = None
 
 
 @cache
@@ -32,36 +41,22 @@ def best() -> Plan:
 
 
 def failed_as(kind: str) -> Ended:
-    return Ended(best(), TrialFailure(kind=kind, confidence=0.9, evidence=[]))
+    return Ended(best(), failure=TrialFailure(kind=kind, confidence=0.9, evidence=[]))
 
 
 def refused_for(entry: str) -> Ended:
-    return Ended(best(), refusals=(Refusal(entry=entry, baseline="1", trial="2", says="differ"),))
+    return Ended(best(), refusals=(Refusal(entry=entry, baseline="1", trial="2", reason="differ"),))
 
 
 def plans_of(*trials: Ended) -> list[Plan]:
     workload = steered(WORKLOAD, trials)
     ranked = Search(workload.scenario, workload.constraints, workload.calibration).run().best
-    return [Plan.model_validate(decode_row(ranked.plans, row)) for row in range(len(ranked.step_time_s))]
+    return [ranked.plans.plan(row) for row in range(len(ranked.step_time_s))]
 
 
 def has_same_program(plans: list[Plan]) -> bool:
     program = best().model_dump(include=set(PROGRAM_FIELDS))
     return any(plan.model_dump(include=set(PROGRAM_FIELDS)) == program for plan in plans)
-
-
-def test_a_measured_plan_is_left_out_and_nothing_else() -> None:
-    everything, rest = plans_of(), plans_of(Ended(best()))
-    assert best() in everything
-    assert best() not in rest
-    assert [plan for plan in everything if plan not in rest] == [best()]
-
-
-def test_what_the_user_avoids_stays_out_after_trials() -> None:
-    workload = workload_of(parse_scenario(small(constraints={"avoid": [{"tp": best().tp, "pp": best().pp}]})))
-    excluded = steered(workload, [Ended(best())]).constraints.excluded
-    assert {"tp": best().tp, "pp": best().pp} in excluded
-    assert len(excluded) == 2
 
 
 FAULTS = ["hang", "numerics", "communication_timeout", "bad_configuration"]
@@ -90,14 +85,6 @@ def test_memory_that_ran_out_bounds_the_next_plans() -> None:
     assert all(p.peak_memory_gib < needed for p in WORKLOAD.predict(rest[:50]))
 
 
-def test_a_settled_plan_is_known_to_whoever_suggests_it_and_sharding_over_one_rank_is_none() -> None:
-    workload = steered(WORKLOAD, [Ended(best())])
-    assert is_settled(best(), workload)
-    assert not is_settled(best().model_copy(update={"recompute": "full"}), workload)
-    plan = best().model_copy(update={"zero_stage": 1, "dp_shard": 1})
-    assert is_settled(plan.model_copy(update={"zero_stage": 0}), steered(WORKLOAD, [Ended(plan)]))
-
-
 @pytest.mark.parametrize(
     ("training", "changes", "expected"),
     [
@@ -115,12 +102,41 @@ def test_the_default_plan_is_data_parallel_with_the_frameworks_sharding_within_c
     assert plan.model_dump(include=set(expected)) == expected
 
 
-def test_without_a_default_that_fits_a_plan_must_be_stated() -> None:
-    with pytest.raises(InfeasibleError, match="give a plan"):
-        default_plan(workload_of(parse_scenario(small(constraints={"tp": 1, "pp": 1, "dp": 4}))))
-
-
 def test_recomputation_that_is_not_stated_is_the_least_that_fits() -> None:
     open_plan = best().model_copy(update={"recompute": None})
     assert with_recompute(WORKLOAD, open_plan).recompute == "none"
     assert with_recompute(WORKLOAD, open_plan.model_copy(update={"recompute": "full"})).recompute == "full"
+
+
+@pytest.mark.parametrize(
+    ("noise", "gains", "stop"),
+    [
+        (0.01, [0.2], False),
+        (0.01, [0.0001], True),
+        (0.01, [0.05], False),
+        (5.0, [0.05], False),
+        (0.01, [0.0, 0.2], False),
+        (0.01, [], True),
+    ],
+    ids=["surely faster", "surely slower", "small", "under noise", "most promising", "none left"],
+)
+def test_a_trial_is_worth_it_if_its_gain_would_show(noise: float, gains: list[float], stop: bool) -> None:
+    judged = judge(gains, noise, PLENTY)
+    assert judged.stop is stop
+    if stop:
+        assert (judged.expected_gain or 0.0) < MIN_GAIN
+
+
+@pytest.mark.parametrize(
+    ("budget", "says"),
+    [
+        (TrialBudget(10, 8, 1.0, 8), "8 trials"),
+        (TrialBudget(10, 8, 10.0, 3), "10 device-hours"),
+        (TrialBudget(0, 8), "0 device-hours"),
+    ],
+)
+def test_a_spent_budget_stops_and_says_what_is_left_undone(budget: TrialBudget, says: str) -> None:
+    judged = judge([0.5], 0.01, budget)
+    assert judged.stop
+    assert says in judged.reason
+    assert judged.expected_gain is not None

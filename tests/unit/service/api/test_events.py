@@ -2,18 +2,21 @@
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import anyio
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from service.api import events as sse
-from service.api import state as watch
-from service.auth import LOCAL
+from service.access.auth import LOCAL
+from service.http import events as watch
+from service.sessions import event_store
+from service.sessions import events as sse
 from tests.unit.service.db.making import append_event
-from tests.unit.service.served import Serve, Served
+from tests.unit.service.served import SCENARIO, Serve, Served
+
+HEARTBEAT = ": heartbeat\n\n"
 
 
 def tell(served: Served, id: str, count: int) -> None:
@@ -35,25 +38,6 @@ def parse(text: str) -> list[dict[str, Any]]:
     return found
 
 
-@pytest.fixture
-def ended(served: Served) -> str:
-    """A session with 1 queued, 2..6 told, 7 cancelled."""
-    id = served.submit()
-    tell(served, id, 5)
-    served.client.post(f"/v1/sessions/{id}/cancel")
-    return id
-
-
-def test_a_stream_has_every_event_and_ends_with_the_session(served: Served, ended: str) -> None:
-    answer = served.client.get(f"/v1/sessions/{ended}/events")
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    assert answer.headers["Cache-Control"] == "no-store"
-    events = parse(answer.text)
-    assert [event["seq"] for event in events] == list(range(1, 8))
-    assert events[-1]["content"] == {"state": "cancelled"}
-    assert events[1]["content"]["text"] == "line\n0"
-
-
 def test_a_stream_goes_on_after_what_is_known_from_any_replica(serve: Serve) -> None:
     first, second = serve(), serve()
     id = first.submit()
@@ -71,13 +55,6 @@ def test_a_stream_goes_on_after_what_is_known_from_any_replica(serve: Serve) -> 
     assert (all_known.status_code, all_known.text) == (204, "")
 
 
-def test_events_are_to_be_had_page_by_page(served: Served, ended: str) -> None:
-    headers = {"Accept": "application/json"}
-    page = served.client.get(f"/v1/sessions/{ended}/events?after=3", headers=headers).json()
-    assert [event["seq"] for event in page["items"]] == [4, 5, 6, 7]
-    assert (page["next_after"], page["ended"]) == (7, True)
-
-
 def test_more_events_than_one_batch_holds_all_come(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "AT_ONCE", 4)
     id = served.submit()
@@ -89,20 +66,13 @@ def test_more_events_than_one_batch_holds_all_come(served: Served, monkeypatch: 
 
 def test_a_session_that_went_on_after_its_end_is_shown_whole(served: Served) -> None:
     id = served.submit()
-    served.end(id, "completed", report={"proposals": []})
+    served.end(id, "completed", report={"proposals": [], "scenario": SCENARIO})
     served.client.post(f"/v1/sessions/{id}/decision", json={"action": "approve"})
     served.end(id, "completed", report={"proposals": []})
     states = [
         event["content"]["state"] for event in parse(served.client.get(f"/v1/sessions/{id}/events").text)
     ]
     assert states == ["queued", "running", "completed", "queued", "running", "completed"]
-
-
-@pytest.mark.parametrize("given", ["-1", "one", "1e3", "²", "99999999999"])
-def test_a_wrong_last_event_id_is_named(served: Served, ended: str, given: str) -> None:
-    headers = {b"Last-Event-ID": given.encode()}
-    answer = served.client.get(f"/v1/sessions/{ended}/events", headers=headers)
-    assert (answer.status_code, answer.json()["field"]) == (422, "Last-Event-ID")
 
 
 @pytest.fixture
@@ -118,9 +88,10 @@ def follow(
 
     async def read() -> list[str]:
         texts: list[str] = []
-        first = sse.read_batch(served.app, "", id, 0)
+        streams = served.app.get(sse.EventStreams)
+        first = streams.read("", id, 0)
         before()
-        async for text in sse.stream(served.app, LOCAL, id, first, 0):
+        async for text in streams.follow(LOCAL, id, first, 0):
             texts.append(text)
             at(texts)
         return texts
@@ -134,24 +105,12 @@ def nothing(*_: object) -> None: ...
 @pytest.mark.usefixtures("_polls_at_once")
 def test_a_quiet_stream_shows_that_it_lives_and_ends_when_the_server_stops(served: Served) -> None:
     def stop(texts: list[str]) -> None:
-        if texts.count(": heartbeat\n\n") == 2:
+        if texts.count(HEARTBEAT) == 2:
             served.app.stopping.set()
 
     texts = follow(served, served.submit(), stop, nothing)
     assert texts[0].startswith("retry: ")
     assert [event["seq"] for event in parse("".join(texts))] == [1]
-
-
-@pytest.mark.usefixtures("_polls_at_once")
-def test_a_stream_reports_what_happens_while_it_is_open(served: Served) -> None:
-    id = served.submit()
-
-    def fail_once(texts: list[str]) -> None:
-        if len(parse("".join(texts))) == 1 and served.state(id) == "queued":
-            served.end(id, "failed")
-
-    events = parse("".join(follow(served, id, fail_once, nothing)))
-    assert [event["content"]["state"] for event in events] == ["queued", "running", "failed"]
 
 
 @pytest.mark.usefixtures("_polls_at_once")
@@ -171,27 +130,28 @@ def test_a_stream_whose_session_or_database_is_gone_ends_quietly(
             served.client.post(f"/v1/sessions/{id}/cancel")
             served.client.delete(f"/v1/sessions/{id}")
 
-    assert len(follow(served, id, nothing, lose)) == 2
+    texts = follow(served, id, nothing, lose)
+    assert len([text for text in texts if text != HEARTBEAT]) == 2
 
 
 def test_many_streams_wait_in_one_query_and_only_those_with_news_wake(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "POLL_S", 0.01)
-    monkeypatch.setattr(watch, "AT_A_TIME", 3)
+    monkeypatch.setattr(event_store, "SESSIONS_AT_ONCE", 3)
     ids = [served.submit() for _ in range(7)]
     tell(served, ids[5], 1)
     looks: list[int] = []
-    real = watch.EventWatcher._last_events
 
-    def counted(self: watch.EventWatcher, wanted: list[str]) -> dict[str, int]:
+    def counted(wanted: Sequence[str]) -> dict[str, int]:
         looks.append(len(wanted))
-        return real(self, wanted)
+        with served.app.database.read() as conn:
+            return event_store.last_events(conn, wanted)
 
-    monkeypatch.setattr(watch.EventWatcher, "_last_events", counted)
+    watcher = watch.EventWatcher(counted, served.app.stopping)
 
     async def wait() -> list[bool]:
-        waits = (served.app.watch.wait(id, 1, 0.5) for id in [*ids, "deleted"])
+        waits = (watcher.wait(id, 1, 0.5) for id in [*ids, "deleted"])
         return list(await asyncio.gather(*waits))
 
     assert asyncio.run(wait()) == [False] * 5 + [True, False, True]

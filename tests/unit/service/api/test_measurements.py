@@ -1,12 +1,15 @@
 """/v1/measurements over HTTP: runs reported for a cluster are kept, shown, learned from, undone."""
 
+import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from service.measurements import calibration_of
 from tests.unit.service.served import SCENARIO, Served
-from tools.cost.predict import predict
+from tools.model.predict import predict
+from tools.model.runs import Run
+from tools.model.update import Calibrated, calibrate
 from tools.scenario import parse_scenario
 
 URL = "/v1/measurements"
@@ -39,44 +42,17 @@ def test_a_run_reported_twice_is_kept_once(served: Served) -> None:
     assert (again["version"], again["runs"]) == (first["version"], 1)
 
 
-def test_a_session_of_the_cluster_is_predicted_with_them_and_of_another_tenant_is_not(
-    served: Served,
-) -> None:
+def test_three_runs_change_what_is_predicted_for_another_plan_of_their_cluster(served: Served) -> None:
+    plan = {**NAMED["plan"], "micro_batch_size": 2 * NAMED["plan"].get("micro_batch_size", 1)}
+    other = {**NAMED, "plan": plan}
+    (before, _) = served.client.post("/v1/predict/batch", json=[other, SCENARIO]).json()
     served.client.post(URL, json=[run(1.3), run(1.31), run(1.29)])
-    scenario = parse_scenario(NAMED)
-    with served.app.database.read() as conn:
-        own, other = calibration_of(conn, "", "alpha"), calibration_of(conn, "other", "alpha")
-    assert other is None
-    assert own is not None
-    usual = predict([scenario])[0].step_time_s
-    assert predict([scenario], own)[0].step_time_s == pytest.approx(1.3 * usual, rel=0.03)
-
-
-def test_wrong_rows_are_named_and_change_nothing(served: Served) -> None:
-    answer = served.client.post(URL, json=[run(1000.0)]).json()["items"][0]
-    assert answer["runs"] == 0
-    assert "seconds per step" in answer["left_out"][0]["why"]
-    with served.app.database.read() as conn:
-        assert calibration_of(conn, "", "alpha") is None
-
-
-@pytest.mark.parametrize(
-    ("body", "field"),
-    [
-        ([run(measured={"step_time_s": 0})], "runs[0].measured.step_time_s"),
-        ([run(scenario=SCENARIO)], "runs[0].scenario.cluster.name"),
-        ({"runs": []}, "runs"),
-        ({"runs": [5]}, "runs[0]"),
-    ],
-)
-def test_a_run_that_cannot_be_read_is_a_problem_that_names_the_field(
-    served: Served,
-    body: Any,  # noqa: ANN401 - any JSON
-    field: str,
-) -> None:
-    answer = served.client.post(URL, json=body)
-    assert answer.status_code == 422
-    assert answer.json()["field"] == field
+    after = served.client.post("/v1/predict", json=other).json()
+    assert 1.1 < after["step_time_s"] / before["step_time_s"] < 1.31
+    ends = ("step_time_low_s", "step_time_high_s")
+    assert all(after[end] > before[end] for end in ends)
+    batch = served.client.post("/v1/predict/batch", json=[other, {**other, "cluster": SCENARIO["cluster"]}])
+    assert [one["step_time_s"] for one in batch.json()] == [after["step_time_s"], before["step_time_s"]]
 
 
 def probe(efficiency: float) -> dict[str, Any]:
@@ -97,6 +73,25 @@ def test_the_page_of_a_cluster_shows_runs_constants_and_probes(served: Served) -
     for text in ("monday", "&lt;b&gt;tuesday", "gemm_efficiency", "Probes over time", "Left out", "--undo"):
         assert text in shown
     figure = client.get("/clusters/alpha/figure").json()
-    assert {"without its runs", "with its other runs"} <= {trace["name"] for trace in figure["data"]}
-    assert client.get("/clusters/alpha/probes").json()["data"][0]["text"] == ["0.55"]
+    assert all(name in json.dumps(figure["layers"]) for name in ("without its runs", "with its other runs"))
+    assert "0.55" in json.dumps(client.get("/clusters/alpha/probes").json()["layers"])
     assert client.get("/clusters/none").status_code == 404
+
+
+def test_a_version_is_fitted_once_for_all_processes(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    served.client.post(URL, json=[run(1.3), run(1.31), run(1.29)])
+    first = served.client.get(f"{URL}/alpha").json()
+    fits = list[int]()
+
+    def counted(runs: Sequence[Run], **words: Any) -> Calibrated:  # noqa: ANN401 - as it is called
+        fits.append(len(runs))
+        return calibrate(runs, **words)
+
+    monkeypatch.setattr("service.clusters.usecases.calibrate", counted)
+    monkeypatch.setattr("service.clusters.usecases._learned", {})  # as another process has it
+    assert served.client.get(f"{URL}/alpha").json() == first
+    assert fits == []
+    monkeypatch.setattr("service.clusters.usecases._learned", {})
+    monkeypatch.setattr("service.clusters.usecases._model", lambda: "another release")
+    assert served.client.get(f"{URL}/alpha").json() == first
+    assert fits == [3]

@@ -2,17 +2,14 @@
 
 import copy
 import json
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from service.db.schedules import WorkloadRow, claim_run, set_run, set_workload
-from service.nightly.config import Workload
-from service.nightly.review import find_sources
+from service.schedules.dispatch import NIGHTS
+from service.schedules.store import set_run
 from tests.unit.service.served import SCENARIO, Serve, Served
-from tools.errors import InputError
 from tools.nightly.result import NightReport, NightResult, report_of
 
 NAMES = "/v1/schedules"
@@ -83,12 +80,6 @@ def test_tuning_is_for_installations_with_launch_templates_and_workloads_they_ca
         assert (answer.status_code, answer.json()["field"]) == (422, field)
 
 
-def test_the_same_name_twice_is_a_conflict(served: Served) -> None:
-    assert served.client.post(NAMES, json=body()).status_code == 201
-    again = served.client.post(NAMES, json=body())
-    assert (again.status_code, again.json()["field"]) == (409, "name")
-
-
 def test_paths_of_the_server_are_for_the_operator_and_below_the_roots(serve: Serve, tmp_path: Path) -> None:
     """A tenant's admin could read every tenant's uploads by a pattern."""
     root = tmp_path / "profiles"
@@ -110,20 +101,6 @@ def test_paths_of_the_server_are_for_the_operator_and_below_the_roots(serve: Ser
     sly["workloads"][0]["scenario"]["traces"] = "/etc"
     field = served.client.post(NAMES, json=sly, headers=operator).json()["field"]
     assert field == "workloads[0].scenario.traces"
-
-
-def test_a_night_reads_nothing_that_a_link_leads_to_outside_the_roots(tmp_path: Path) -> None:
-    root, outside = tmp_path / "profiles", tmp_path / "uploads"
-    for folder in (root / "mine", outside):
-        folder.mkdir(parents=True)
-        (folder / "rank0.json").write_text("{}")
-    (root / "theirs").symlink_to(outside)
-    workload = Workload(name="w", scenario={}, traces=f"{root}/*")
-    later_s = time.time() + 3600
-    sources = find_sources(workload, Path("/"), later_s, roots=(root,))
-    assert [source.path.name for source in sources] == ["mine"]
-    with pytest.raises(InputError, match="matches nothing"):
-        find_sources(workload, Path("/"), later_s, roots=())
 
 
 def test_scopes_and_tenants_are_kept_apart(served: Served) -> None:
@@ -154,7 +131,7 @@ def test_addresses_with_tokens_are_not_shown(serve: Serve) -> None:
 def finish(served: Served, run_id: str, report: NightReport) -> None:
     """What a worker would do."""
     with served.app.database.begin() as conn:
-        row = claim_run(conn, run_id, "test", 1)
+        row = NIGHTS.claim(conn, run_id, "test", 1)
         assert row
         set_run(conn, row, state="completed", outcome=report.outcome, report=report, deliveries=[])
 
@@ -189,27 +166,6 @@ def test_a_run_is_asked_for_and_its_report_is_fetched_in_three_forms(served: Ser
     assert "nothing is there" in one.text.lower()
     assert client.get(f"{place}/workloads/other").status_code == 404
     assert client.get(f"{place}/report", headers={"Accept": "image/png"}).status_code == 406
-
-
-def test_a_run_is_found_under_its_own_schedule_only(served: Served) -> None:
-    served.client.post(NAMES, json=body())
-    served.client.post(NAMES, json=body(name="other"))
-    id = served.client.post(f"{NAMES}/nightly/run").json()["id"]
-    assert served.client.get(f"{NAMES}/other/runs/{id}").status_code == 404
-
-
-def test_workloads_are_listed_by_what_they_waste(served: Served) -> None:
-    with served.app.database.begin() as conn:
-        for name, hours in (("small", 1.0), ("large", 90.0)):
-            set_workload(
-                conn, WorkloadRow("", name, "slower", None, hours, 1.79e9, None, None, broken_result())
-            )
-    items = served.client.get("/v1/workloads").json()["items"]
-    assert [item["name"] for item in items] == ["large", "small"]
-    assert served.client.get("/v1/workloads/small").json()["wasted_device_hours_per_day"] == 1.0
-    assert served.client.delete("/v1/workloads/small").status_code == 204
-    assert served.client.get("/v1/workloads/small").status_code == 404
-    assert served.client.delete("/v1/workloads/small").status_code == 404
 
 
 def test_every_change_is_in_the_audit_log(served: Served) -> None:

@@ -5,12 +5,12 @@ from threading import Event
 
 import pytest
 
-from service.api.server import WorkerRunner
+from service.server import WorkerRunner
 from service.settings import Settings
 from tests.unit.service.served import Served
 
 
-@pytest.mark.parametrize("broken", ["service.nightly.run_night", "service.worker.worker"])
+@pytest.mark.parametrize("broken", ["service.schedules.night", "service.jobs.worker"])
 def test_a_worker_whose_code_cannot_be_imported_ends_the_server(
     served: Served, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:

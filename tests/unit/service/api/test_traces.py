@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from service.settings import Settings
-from service.traces import sweep
-from service.uploads import Uploads, check_name
+from service.traces.uploads import Uploads, check_name
+from service.traces.usecases import Traces, sweep
 from tests.unit.service.served import SCENARIO, Serve, Served
 from tools.errors import InputError
 
@@ -66,18 +66,6 @@ def analysed(served: Served, path: str) -> dict[str, Any]:
     raise AssertionError("no analysis came")
 
 
-def test_a_file_uploaded_in_parts_is_whole(served: Served) -> None:
-    path, offset = begin(served), 0
-    for start in range(0, len(TRACE), 100):
-        answer = put(served, path, TRACE[start : start + 100], offset)
-        offset = answer.json()["received_bytes"]
-        assert offset == min(start + 100, len(TRACE))
-    files = served.client.get(path).json()["files"]
-    assert files == [{"name": NAME, "received_bytes": len(TRACE), "sha256": None}]
-    done = complete(served, path).json()
-    assert (done["state"], done["files"][0]["sha256"]) == ("complete", digest(TRACE))
-
-
 def test_a_part_sent_again_replaces_what_follows_it_and_a_gap_is_refused(served: Served) -> None:
     path = begin(served)
     put(served, path, b"wrong bytes, all of them")
@@ -90,15 +78,6 @@ def test_a_part_sent_again_replaces_what_follows_it_and_a_gap_is_refused(served:
     assert complete(served, path).status_code == 200
 
 
-def test_an_upload_goes_on_at_another_replica(serve: Serve) -> None:
-    first, second = serve(), serve()
-    path = begin(first)
-    put(first, path, TRACE[:100])
-    offset = second.client.get(path).json()["files"][0]["received_bytes"]
-    put(second, path, TRACE[offset:], offset)
-    assert complete(second, path).status_code == 200
-
-
 def test_a_wrong_digest_is_refused_and_the_upload_stays_open(served: Served) -> None:
     path = begin(served)
     put(served, path, TRACE)
@@ -108,27 +87,6 @@ def test_a_wrong_digest_is_refused_and_the_upload_stays_open(served: Served) -> 
     assert served.client.get(path).json()["state"] == "open"
 
 
-@pytest.mark.parametrize("files", [{NAME: digest(TRACE), "more.json": "0" * 64}, {"other.json": "0" * 64}])
-def test_the_files_named_must_be_those_uploaded(served: Served, files: dict[str, str]) -> None:
-    path = begin(served)
-    put(served, path, TRACE)
-    answer = complete(served, path, files)
-    assert answer.status_code == 422
-    assert answer.json()["field"].startswith("files.")
-
-
-def test_completing_again_with_the_same_digests_changes_nothing(served: Served) -> None:
-    path = whole(served)
-    again = complete(served, path)
-    other = complete(served, path, {NAME: "0" * 64})
-    assert (again.status_code, other.status_code) == (200, 409)
-
-
-def test_a_complete_upload_takes_no_more_files(served: Served) -> None:
-    answer = put(served, whole(served), b"{}", name="rank1.json")
-    assert (answer.status_code, answer.json()["field"]) == (409, "state")
-
-
 @pytest.mark.parametrize(
     "name",
     ["..", ".hidden.json", "a/b.json", "a\\b.json", "-rf.json", "a b.json", "x" * 200 + ".json", "é.json"],
@@ -136,12 +94,6 @@ def test_a_complete_upload_takes_no_more_files(served: Served) -> None:
 def test_a_name_with_a_meaning_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="file name"):
         check_name(name)
-
-
-@pytest.mark.parametrize("name", ["rank0.txt", "rank0", "rank0.json.zip"])
-def test_only_traces_are_taken(served: Served, name: str) -> None:
-    answer = put(served, begin(served), b"x", name=name)
-    assert (answer.status_code, answer.json()["field"]) == (422, "name")
 
 
 @pytest.mark.parametrize("name", ["%2e%2e%2fa.json", "..%2f..%2fa.json", "a%2fb.json"])
@@ -194,7 +146,7 @@ def test_an_analysis_that_was_lost_is_made_when_asked_for(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = serve()
-    monkeypatch.setattr(first.app.traces.analyses, "_run", lambda id: None)
+    monkeypatch.setattr(first.app.get(Traces).analyses, "_analyse", lambda id: None)
     path = whole(first)
     assert analysed(serve(), path)["analysis"]
 
@@ -211,18 +163,9 @@ def test_a_session_may_use_an_upload_that_is_whole(served: Served) -> None:
     assert detail["request"]["traces"] == reference
 
 
-def test_uploads_are_listed_newest_first_page_by_page(served: Served) -> None:
-    paths = [begin(served) for _ in range(3)]
-    first = served.client.get("/v1/traces?limit=2").json()
-    rest = served.client.get("/v1/traces", params={"limit": 2, "cursor": first["next_cursor"]}).json()
-    ids = [f"/v1/traces/{item['id']}" for item in (*first["items"], *rest["items"])]
-    assert ids == paths[::-1]
-    assert rest["next_cursor"] is None
-
-
 def test_a_deleted_upload_is_gone_from_disk(served: Served) -> None:
     path = whole(served)
-    folder = served.app.traces.uploads.folder(path.rpartition("/")[2])
+    folder = served.app.get(Traces).uploads.folder(path.rpartition("/")[2])
     assert folder.is_dir()
     assert served.client.delete(path).status_code == 204
     assert not folder.exists()
@@ -233,10 +176,10 @@ def test_the_sweep_deletes_what_is_too_old_and_nothing_else(serve: Serve) -> Non
     served = serve(trace_days=3)
     path = whole(served)
     app, day_s = served.app, 86_400
-    assert sweep(app.database, app.traces.uploads, time.time() + 2.9 * day_s) == 0
-    assert sweep(app.database, app.traces.uploads, time.time() + 3.1 * day_s) == 1
+    assert sweep(app.database, app.get(Traces).uploads, time.time() + 2.9 * day_s) == 0
+    assert sweep(app.database, app.get(Traces).uploads, time.time() + 3.1 * day_s) == 1
     assert served.client.get(path).status_code == 404
-    assert not app.traces.uploads.folder(path.rpartition("/")[2]).exists()
+    assert not app.get(Traces).uploads.folder(path.rpartition("/")[2]).exists()
 
 
 def test_a_discard_that_a_process_died_over_is_completed_by_the_next(tmp_path: Path) -> None:

@@ -44,12 +44,6 @@ def test_a_case_is_added_found_marked_and_shown(asap: Asap, tmp_path: Path) -> N
     assert (tmp_path / "kept" / "knowledge").is_dir()
 
 
-def test_the_data_folder_is_a_setting(asap: Asap, data_dir: Path) -> None:
-    answers(asap, "add", own_case())
-    assert (data_dir / "knowledge").is_dir()
-    assert answers(asap, "show", "ours-1")[0]["body"]["history"][0]["by"] == "command line"
-
-
 def test_what_is_printed_is_text_and_never_markup(asap: Asap) -> None:
     case = own_case(title="[bold]Zirconium[/bold] [/]", story="a [red]b[/red]")
     commands = (("add", case), ("search", "zirconium"), ("list", "--status", "hypothesis"))
@@ -58,43 +52,6 @@ def test_what_is_printed_is_text_and_never_markup(asap: Asap) -> None:
     assert all("[bold]Zirconium[/bold] [/]" in result.out for result in results)
     assert "a [red]b[/red]" in results[1].out + results[0].out
     assert "not by meaning" in results[1].err
-
-
-def test_an_entry_is_printed_with_conditions_and_sources(asap: Asap) -> None:
-    playbook = answers(asap, "list", "--kind", "playbook")[0]["id"]
-    printed = asap("kb", "show", playbook).out
-    for heading in ("when", "symptoms", "do", "why", "effect", "risks", "sources"):
-        assert f"\n{heading}\n" in printed
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("search", "x", "--device", "h1000"), "--device"),
-        (("search", "x", "--limit", "0"), "limit"),
-        (("search", "x", "--bottleneck", "network"), "--bottleneck"),
-        (("show", "no-such-entry"), "id: got 'no-such-entry'"),
-        (("list", "--kind", "story"), "--kind"),
-        (("add", "missing.json"), "FILE"),
-        (("add", {"id": "x", "title": "y"}), "story: got nothing; is missing"),
-        (("mark", "x", "--status", "confirmed", "--by", "a"), "--reason"),
-        (("mark", "no-such-entry", "--status", "confirmed", "--by", "a", "--reason", "b"), "id:"),
-        (("frobnicate",), "ACTION"),
-        ((), "ACTION"),
-    ],
-)
-def test_a_mistake_is_reported_in_one_line(asap: Asap, words: tuple[object, ...], says: str) -> None:
-    result = asap("kb", *words)
-    assert result.refused
-    assert says in result.err
-
-
-@pytest.mark.parametrize(
-    ("words", "example"), [(("--help",), "asap kb mark our-70b-tp4"), (("add", "--help"), '"story":')]
-)
-def test_help_teaches_by_examples(asap: Asap, words: tuple[str, ...], example: str) -> None:
-    result = asap("kb", *words)
-    assert (result.status, example in result.out) == (0, True)
 
 
 def test_a_folder_that_cannot_be_used_gives_no_traceback(asap: Asap) -> None:

@@ -41,47 +41,8 @@ def test_a_model_and_devices_are_enough_and_assumptions_are_printed(asap: Asap, 
     assert result.answer["proposals"]
 
 
-def test_what_is_stated_is_not_assumed(asap: Asap, config: str) -> None:
-    options = ("--seq-len", "2048", "--global-batch-size", "64", "--framework", "torchtitan")
-    result = asap("optimize", config, "--devices", "8 x H100", *options, "--json")
-    assert result.status == 0
-    assert "assumed" not in result.err
-
-
-@pytest.mark.parametrize("devices", ["H100", "0 x H100", "many x H100", ""])
-def test_devices_are_a_number_and_a_name(asap: Asap, config: str, devices: str) -> None:
-    result = asap("optimize", config, "--devices", devices)
-    assert result.refused
-    assert "--devices" in result.err
-
-
-@pytest.mark.parametrize(
-    ("name", "framework"), [("megatron", "megatron-core"), ("hf", "torch-fsdp2"), ("FSDP", "torch-fsdp2")]
-)
-def test_everyday_names_of_frameworks_are_understood(
-    asap: Asap, config: str, name: str, framework: str
-) -> None:
-    result = asap("optimize", config, "--devices", "8 x H100", "--framework", name)
-    assert result.status == 0
-    assert f"{framework}, bf16" in result.out
-
-
-def test_a_config_without_devices_is_told_what_is_missing(asap: Asap, config: str) -> None:
-    result = asap("optimize", config)
-    assert result.refused
-    assert "--devices" in result.err
-
-
-def test_a_name_of_the_hub_is_refused_with_the_command_that_gets_the_file(asap: Asap) -> None:
-    result = asap("optimize", "meta-llama/Llama-3.1-70B", "--devices", "64 x H100")
-    assert result.refused
-    assert "hf download meta-llama/Llama-3.1-70B config.json" in result.err
-
-
 def test_proposals_that_a_prediction_cannot_order_are_called_a_tie(asap: Asap, config: str) -> None:
     options = ("--devices", "8 x H100", "--framework", "torchtitan")
-    _, second, third = asap("optimize", config, *options, "--json").answer["proposals"]
-    assert "A tie with the first" in second["rationale"]
-    assert "A tie with the first" not in third["rationale"]
     text = " ".join(asap("optimize", config, *options).out.split())
     assert "Proposal 2 ties with the first: within" in text
+    assert "Proposal 3 ties" not in text

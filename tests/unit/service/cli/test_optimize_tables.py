@@ -2,13 +2,9 @@
 
 import pytest
 
-from graph.report import Report
-from service.cli.optimize_tables import MAX_CASES, print_report
+from service.cli.optimize_tables import print_tables
 from tests.unit.graph.cases import Raw
-from tests.unit.service.render.scenes import SMALL, full, session
-
-MAX_LINES = 110
-"""At 80 columns: about two screens."""
+from tests.unit.service.render.scenes import full, view_of
 
 
 @pytest.fixture(autouse=True)
@@ -17,7 +13,7 @@ def _narrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def printed(capsys: pytest.CaptureFixture[str], scenario: Raw, report: Raw) -> str:
-    print_report(scenario, Report.model_validate(report))
+    print_tables(view_of(scenario, report))
     return capsys.readouterr().out
 
 
@@ -36,26 +32,6 @@ def test_a_full_report_has_its_parts_in_the_order_an_engineer_asks(
     ]  # fmt: skip
 
 
-def test_what_is_absent_takes_no_line(capsys: pytest.CaptureFixture[str]) -> None:
-    shown = names(printed(capsys, SMALL, session(SMALL)))
-    assert not {"warning", "notes", "incident"} & set(shown)
-
-
-def test_a_real_report_is_read_in_a_minute(capsys: pytest.CaptureFixture[str]) -> None:
-    assert len(printed(capsys, SMALL, session(SMALL)).splitlines()) <= MAX_LINES
-
-
-def test_refuted_cases_are_all_shown_as_warnings_and_of_the_others_a_few(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    scenario, report = full()
-    good, bad = report["cases"]
-    report["cases"] = [good | {"title": "GOOD"}] * 9 + [bad | {"title": "BAD"}] * 5
-    page = printed(capsys, scenario, report)
-    assert (page.count("GOOD"), page.count("BAD")) == (MAX_CASES, 5)
-    assert page.count("refuted by measurement") == 5
-
-
 def test_what_was_read_from_notes_stands_beside_the_words_it_rests_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -70,12 +46,6 @@ def test_markup_and_terminal_codes_in_any_text_are_only_text(capsys: pytest.Capt
     page = printed(capsys, *full("[bold red]\x1b[2Jx[/]"))
     assert "\x1b" not in page
     assert r"[bold red]\x1b[2Jx[/]" in page
-
-
-def test_a_plan_that_does_not_fit_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    report = session(SMALL)
-    report["baseline"]["fits"] = False
-    assert "DOES NOT FIT" in printed(capsys, SMALL, report)
 
 
 def test_what_a_language_model_spent_and_left_to_the_rules_is_told(

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from service.db.schedules import claim_run, set_run
+from service.schedules.dispatch import NIGHTS
+from service.schedules.store import set_run
 from tests.unit.service.api.test_schedules import broken_report, finish
 from tests.unit.service.cli.commands import Asap, Result
 from tests.unit.service.served import SCENARIO, Served
@@ -43,15 +44,6 @@ def add(schedule: Asap, file: Path) -> dict[str, Any]:
     return result.answer
 
 
-def test_a_file_for_asap_nightly_becomes_a_schedule(schedule: Asap, file: Path) -> None:
-    made = add(schedule, file)
-    assert (made["name"], made["cron"], made["zone"]) == ("nightly", "30 5 * * *", "Europe/Berlin")
-    assert made["definition"]["workloads"][0]["scenario"]["model"]["name"] == "tiny"
-    listed = schedule("list").out
-    assert "nightly" in listed
-    assert "none yet" in listed
-
-
 def test_it_is_paused_resumed_shown_and_removed(schedule: Asap, file: Path) -> None:
     add(schedule, file)
     for action, state in (("pause", "paused"), ("resume", "active")):
@@ -82,20 +74,11 @@ def worker_sets(served: Served, **ending: Any) -> Callable[[float], None]:  # no
     def end(_: float) -> None:
         (asked,) = served.client.get("/v1/schedules/nightly/runs").json()["items"]
         with served.app.database.begin() as conn:
-            row = claim_run(conn, asked["id"], "w", 1)
+            row = NIGHTS.claim(conn, asked["id"], "w", 1)
             assert row
             set_run(conn, row, **ending)
 
     return end
-
-
-def test_waiting_for_a_run_that_fails_says_why(
-    schedule: Asap, file: Path, served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    add(schedule, file)
-    monkeypatch.setattr("time.sleep", worker_sets(served, state="failed", reason="the disk is full"))
-    result = schedule("run", "nightly", "--wait")
-    assert (result.status, "the disk is full" in result.err) == (1, True)
 
 
 @pytest.mark.parametrize(
@@ -123,27 +106,6 @@ def test_the_exit_status_tells_what_the_night_found_as_asap_nightly_does(
     monkeypatch.setattr("time.sleep", ended)
     assert schedule("run", "nightly", "--wait").status == status
     assert schedule("run", "nightly").status == 0
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        (("nightly.yaml", "--cron", "30 5 * * *"), "name: got"),
-        (("nightly.yaml", "--name", "n"), "cron: got"),
-        (("nightly.yaml", "--name", "n", "--cron", "99 5 * * *"), "cron"),
-        (("nightly.yaml", *NAMED, "--zone", "Mars"), "zone"),
-        (("absent.yaml", *NAMED), "FILE: got"),
-        (("without-scenario.yaml", *NAMED), "scenario"),
-    ],
-)
-def test_what_is_wrong_gives_two_and_names_the_field(
-    schedule: Asap, file: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], says: str
-) -> None:
-    monkeypatch.chdir(file.parent)
-    Path("without-scenario.yaml").write_text(file.read_text().replace("job.json", "absent.json"))
-    result = schedule("add", *words)
-    assert result.refused
-    assert says in result.err
 
 
 def test_paths_are_those_beside_the_file_whatever_its_folder_is_called(

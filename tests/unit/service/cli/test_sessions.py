@@ -11,13 +11,6 @@ from tests.unit.service.db.making import append_event, list_decisions
 from tests.unit.service.served import SCENARIO, Served
 
 
-def test_a_scenario_is_submitted_with_labels(at_server: Asap, served: Served) -> None:
-    result = at_server("sessions", "submit", SCENARIO, "--label", "team=a", "--label", "x=1=2")
-    assert (result.status, result.err) == (0, "")
-    session = served.client.get(f"/v1/sessions/{result.out.strip()}").json()
-    assert (session["request"], session["labels"]) == (SCENARIO, {"team": "a", "x": "1=2"})
-
-
 def end_while_waiting(
     served: Served,
     monkeypatch: pytest.MonkeyPatch,
@@ -32,15 +25,6 @@ def end_while_waiting(
             served.end(session["id"], state, **columns)
 
     monkeypatch.setattr("time.sleep", end)
-
-
-def test_waiting_prints_the_report(
-    at_server: Asap, served: Served, report: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    end_while_waiting(served, monkeypatch, "completed", report=report)
-    result = at_server("sessions", "submit", SCENARIO, "--wait", "--json")
-    assert result.status == 0
-    assert result.answer["proposals"] == report["proposals"]
 
 
 @pytest.mark.parametrize(
@@ -89,36 +73,12 @@ def test_a_session_is_shown_cancelled_and_retried(at_server: Asap, served: Serve
 def test_an_event_is_one_printable_line(at_server: Asap, served: Served) -> None:
     id = served.submit()
     with served.app.database.begin() as conn:
-        append_event(conn, id, {"key": "k", "node": "n", "kind": "tool", "text": "a\nb\x1b[31m"})
+        append_event(conn, id, {"key": "k", "node": "n", "kind": "tool", "tool": "a\nb\x1b[31m"})
     served.client.post(f"/v1/sessions/{id}/cancel")
     lines = at_server("sessions", "events", id).out.splitlines()
     assert len(lines) == 3
     assert "[31m" in "".join(lines)
     assert all(line.isprintable() for line in lines)
-
-
-@pytest.mark.parametrize(
-    ("words", "field"),
-    [
-        (("submit", SCENARIO, "--label", "noequals"), "--label"),
-        (("submit", SCENARIO, "--upload"), "traces"),
-        (("submit", SCENARIO | {"labels": "team"}, "--label", "a=b"), "labels: got 'team'"),
-        (("submit", SCENARIO | {"mode": "guess"}), "mode: got 'guess'"),
-        (("decide", "s1", "edit", "--plan", "{"), "--plan"),
-    ],
-)
-def test_what_is_wrong_with_a_command_is_named(
-    at_server: Asap, words: tuple[object, ...], field: str
-) -> None:
-    result = at_server("sessions", *words)
-    assert result.refused
-    assert f"error: {field}" in result.err
-
-
-def test_a_wrong_server_is_named(asap: Asap) -> None:
-    result = asap("sessions", "list", "--server", "nonsense")
-    assert result.refused
-    assert "--server" in result.err
 
 
 @pytest.mark.parametrize(
@@ -130,3 +90,13 @@ def test_a_refusal_of_the_server_is_one_line_and_its_kind_the_exit_status(
     problem = {"type": f"urn:asap:problem:{kind}", "detail": "the server says no"}
     connect(httpx.MockTransport(lambda _: httpx.Response(400, json=problem)))
     assert asap("sessions", "show", "s1") == (status, "", "asap: error: the server says no\n")
+
+
+def test_a_session_is_forked_with_other_constraints(at_server: Asap, served: Served) -> None:
+    id = served.submit()
+    with served.app.database.begin() as conn:
+        append_event(conn, id, {"key": "1/1/coordinator/1", "node": "coordinator", "kind": "started"})
+    result = at_server("sessions", "fork", id, "--step", "2", "--constraints", "tp=4", "--json")
+    changed = result.answer["forked_from"]["changed"]
+    assert (changed["step"], changed["constraints"]) == (2, {"tp": 4})
+    assert f"{id}, event 2 (coordinator)" in at_server("sessions", "show", result.answer["id"]).out

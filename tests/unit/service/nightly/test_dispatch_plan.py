@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from service.nightly.dispatch import Due, Planned, jitter, plan
+from service.schedules.dispatch import Due, Planned, jitter, plan
+from service.schedules.model import Trigger
 from tests.unit.service.nightly.builders import DAY_S, DUE, schedule
 
 ID = "0" * 32
@@ -47,19 +48,10 @@ def due(
     ],
 )
 def test_a_night_runs_or_is_skipped_with_the_reason(
-    parts: dict[str, Any], late_s: float, nights: list[tuple[int, str, str | None]]
+    parts: dict[str, Any], late_s: float, nights: list[tuple[int, Trigger, str | None]]
 ) -> None:
     expected = [Planned(DUE + day * DAY_S, trigger, skipped) for day, trigger, skipped in nights]
     assert due(DUE + late_s, **parts).nights == expected
-
-
-def test_a_night_that_was_dealt_with_is_not_due_again() -> None:
-    assert due(DUE + 8, due(DUE + 3).considered_until).nights == []
-
-
-def test_a_schedule_that_slept_for_a_year_does_not_record_a_year_of_nights() -> None:
-    nights = due(DUE + 300 * DAY_S, cron="*/15 * * * *").nights
-    assert (len(nights), nights[-1].skipped) == (11, None)
 
 
 def test_a_night_that_was_missed_before_a_blackout_is_run_when_that_is_over() -> None:
@@ -106,16 +98,3 @@ def test_however_the_clock_jumps_no_night_is_planned_early_or_twice(
         times = [night.at for night in planned.nights]
         assert times == sorted(set(times))
         assert all(time_s <= now_s for time_s in times)
-
-
-@given(st.lists(st.floats(1, 2 * DAY_S), min_size=1, max_size=30))
-@settings(max_examples=80)
-def test_while_the_clock_runs_every_night_is_planned_once(steps: list[float]) -> None:
-    now_s, until_s = DUE - 60, DUE - 120
-    nights: list[float] = []
-    for step in steps:
-        now_s += step
-        planned = due(now_s, until_s)
-        until_s = planned.considered_until
-        nights += [night.at for night in planned.nights]
-    assert nights == list(schedule().clock.between(DUE - 120, now_s))

@@ -10,14 +10,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from service.db import schedules as db
 from service.db.engine import open_database
-from service.db.schedules import RunRow, ScheduleRow
-from service.errors import ConflictError, FencedError, NotFoundError
-from service.nightly.dispatch import NIGHTS, NightQueue, delete_old_runs, night_queue, run_now, tick
+from service.errors import ConflictError, FencedError
+from service.jobs.engine import prepare
+from service.schedules import store as db
+from service.schedules.dispatch import NIGHTS, NightQueue, delete_old_runs, night_queue, run_now, tick
+from service.schedules.model import RunRow, ScheduleRow
 from service.settings import Settings
-from service.worker.jobs import prepare, reconcile
-from tests.unit.service.nightly.builders import DAY_S, DUE, schedule_body, workload
+from tests.unit.service.nightly.builders import DAY_S, DUE, schedule, workload
 
 
 def _prepare(settings: Settings) -> None:
@@ -67,9 +67,9 @@ def make(
     queue: NightQueue, name: str = "nightly", tenant: str = "", jobs: tuple[str, ...] = (), **parts: object
 ) -> ScheduleRow:
     workloads = [workload(job, metrics="/nowhere/*.json") for job in jobs or (f"job-{name}",)]
-    definition = schedule_body(name=name, workloads=workloads, **parts)
+    spec = schedule(name=name, workloads=workloads, **parts)
     with queue.database.begin() as conn:
-        return db.create_schedule(conn, tenant, "anna", name, definition, DUE - 3600)
+        return db.create_schedule(conn, tenant, "anna", spec, DUE - 3600)
 
 
 def tick_at(queue: NightQueue, moment_s: float) -> list[RunRow]:
@@ -108,15 +108,6 @@ def test_a_night_is_queued_under_its_own_name_and_not_again_when_the_clock_is_se
     assert len(list_runs(queue, schedule)) == 1
 
 
-def test_skipped_nights_are_stored_with_their_reason(queue: NightQueue) -> None:
-    schedule, _ = first_night(queue)
-    assert tick_at(queue, DUE + DAY_S) == []  # the first is still queued
-    assert [(run.planned_at, run.state, run.reason) for run in list_runs(queue, schedule)] == [
-        (DUE + DAY_S, "skipped", "the run before was still under way"),
-        (DUE, "queued", None),
-    ]
-
-
 def test_a_paused_schedule_queues_nothing_and_a_resumed_one_begins_now(queue: NightQueue) -> None:
     schedule = make(queue)
     with queue.database.begin() as conn:
@@ -147,45 +138,14 @@ def test_a_manual_run_starts_though_paused_and_in_a_blackout(queue: NightQueue) 
 def test_of_two_workers_that_claim_a_run_the_first_can_write_no_more(queue: NightQueue) -> None:
     _, run = first_night(queue)
     with queue.database.begin() as conn:
-        first, second = (db.claim_run(conn, run.id, worker, 1) for worker in ("w1", "w2"))
+        first, second = (NIGHTS.claim(conn, run.id, worker, 1) for worker in ("w1", "w2"))
     assert first is not None
     assert second is not None
     with queue.database.begin() as conn, pytest.raises(FencedError):
         db.set_run(conn, first, state="completed")
     with queue.database.begin() as conn:
         db.set_run(conn, second, state="completed")
-        assert db.claim_run(conn, run.id, "w3", 1) is None
-
-
-def test_a_run_that_kills_its_workers_ends(queue: NightQueue) -> None:
-    _, run = first_night(queue)
-    with queue.database.begin() as conn:
-        claims = [db.claim_run(conn, run.id, "w", 1) for _ in range(db.MAX_CLAIMS + 1)]
-        assert [bool(claim) for claim in claims] == [True] * db.MAX_CLAIMS + [False]
-        assert db.get_run(conn, "", run.id).state == "failed"
-
-
-def test_a_lost_workflow_is_queued_again_once(queue: NightQueue) -> None:
-    _, run = first_night(queue)
-    queue.forget([(run.id, 1)])
-    assert reconcile(queue, quiet_s=-60) == [run.id]
-    assert reconcile(queue, quiet_s=-60) == []  # its new workflow is there
-    with queue.database.begin() as conn:
-        assert db.get_run(conn, "", run.id).dispatch_no == 2
-        assert db.claim_run(conn, run.id, "w", 1) is None  # the old dispatch is over
-        assert db.next_dispatch(conn, run.id, 1) is None
-
-
-def test_a_name_belongs_to_one_tenant(queue: NightQueue) -> None:
-    make(queue, tenant="a")
-    make(queue, tenant="b")
-    with pytest.raises(ConflictError, match="already") as refused:
-        make(queue, tenant="a")
-    assert refused.value.field == "name"
-    with queue.database.read() as conn:
-        assert len(db.list_schedules(conn, "a")[0]) == 1
-        with pytest.raises(NotFoundError):
-            db.get_schedule(conn, "c", "nightly")
+        assert NIGHTS.claim(conn, run.id, "w3", 1) is None
 
 
 def test_a_workload_belongs_to_one_schedule_of_its_tenant(queue: NightQueue) -> None:
@@ -193,7 +153,7 @@ def test_a_workload_belongs_to_one_schedule_of_its_tenant(queue: NightQueue) -> 
     first = make(queue, "first", jobs=("job",))
     with pytest.raises(ConflictError, match="'first' already, and its history") as refused:
         make(queue, "second", jobs=("other", "job"))
-    assert refused.value.field == "workloads[1].name"
+    assert refused.value.path == "workloads[1].name"
     make(queue, "second", tenant="b", jobs=("job",))
     with queue.database.begin() as conn:
         db.delete_schedule(conn, "", first.id)
@@ -212,34 +172,10 @@ def test_of_schedules_with_one_workload_added_at_once_one_is_kept(queue: NightQu
         assert sum(people.map(add, range(6))) == 1
 
 
-def test_a_removed_schedule_takes_its_runs_along(queue: NightQueue) -> None:
-    schedule, run = first_night(queue)
-    with queue.database.begin() as conn:
-        assert db.is_busy(conn, schedule.id)
-        db.delete_schedule(conn, "", schedule.name)
-        assert db.last_runs(conn, [schedule.id]) == {}
-        assert db.claim_run(conn, run.id, "w", 1) is None
-        with pytest.raises(NotFoundError):
-            db.get_run(conn, "", run.id)
-
-
-def test_schedules_and_runs_are_listed_page_by_page(queue: NightQueue) -> None:
-    schedule, _ = make(queue), make(queue, "second")
-    with queue.database.begin() as conn:
-        for _ in range(5):
-            run_now(conn, queue, "", schedule.id)
-        first, cursor = db.list_runs(conn, "", schedule.id, limit=3)
-        rest, end = db.list_runs(conn, "", schedule.id, cursor, limit=3)
-        newest, cursor = db.list_schedules(conn, "", limit=1)
-        oldest, none = db.list_schedules(conn, "", cursor, limit=1)
-    assert (len(first), len(rest), end) == (3, 2, None)
-    assert ([row.name for row in [*newest, *oldest]], none) == (["second", "nightly"], None)
-
-
 def test_old_runs_are_deleted_and_those_under_way_are_not(queue: NightQueue) -> None:
     schedule, first = first_night(queue)
     with queue.database.begin() as conn:
-        claimed = db.claim_run(conn, first.id, "w", 1)
+        claimed = NIGHTS.claim(conn, first.id, "w", 1)
         assert claimed is not None
         db.set_run(conn, claimed, state="completed")
     tick_at(queue, DUE + DAY_S + 1)

@@ -1,13 +1,13 @@
 """A session and its proposal from night to night: what a person decided, what has not ended yet."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from graph.report import Decision, DecisionAction, WaitingProposal
-from service.nightly.reoptimize import Answer, prediction_warnings, proposal_of
+from graph.report import WaitingProposal
+from graph.request import Decision, DecisionAction
 from service.render import nightly as words
+from service.schedules.reoptimize import SessionAnswer, prediction_warnings, proposal_of
 from tests.unit.service.nightly.builders import (
     Nights,
     ScriptedReoptimizer,
@@ -31,19 +31,19 @@ SESSION = SessionRecord(
 @pytest.fixture(autouse=True)
 def _known_best_plan(monkeypatch: pytest.MonkeyPatch) -> None:
     best = BestPlan(asked="x", plan=faster_plan(), speedup=1.3)
-    monkeypatch.setattr("service.nightly.reoptimize.find_best", lambda *_: best)
+    monkeypatch.setattr("service.schedules.reoptimize.find_best", lambda *_: best)
 
 
-def decided(action: DecisionAction, rank: int = 1, *proposals: Proposal) -> Answer:
+def decided(action: DecisionAction, rank: int = 1, *proposals: Proposal) -> SessionAnswer:
     decision = Decision(id=None, action=action, proposal=rank, plan=None, by=None, comment=None)
-    return Answer(report=report(*proposals, decisions=[decision]), session_id=ID)
+    return SessionAnswer(report=report(*proposals, decisions=[decision]), session_id=ID)
 
 
-WAITING = Answer(waiting_for=[WaitingProposal(rank=1, plan=faster_plan())], session_id=ID)
-BUSY = Answer(session_id=ID, is_busy=True)
-FAILED = Answer(failure="no room", session_id=ID)
-FASTER = Answer(report=report(), session_id=ID)
-TOO_LITTLE = Answer(report=report(proposal(1.03)), session_id=ID)
+WAITING = SessionAnswer(waiting_for=[WaitingProposal(rank=1, plan=faster_plan())], session_id=ID)
+BUSY = SessionAnswer(session_id=ID, is_busy=True)
+FAILED = SessionAnswer(failure="no room", session_id=ID)
+FASTER = SessionAnswer(report=report(), session_id=ID)
+TOO_LITTLE = SessionAnswer(report=report(proposal(1.03)), session_id=ID)
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,12 @@ TOO_LITTLE = Answer(report=report(proposal(1.03)), session_id=ID)
     ],
 )
 def test_the_night_after_a_session_shows_what_became_of_it(
-    nights: Nights, answer: Answer, later: Answer, waits: bool | None, is_open: bool, num_sessions: int
+    nights: Nights,
+    answer: SessionAnswer,
+    later: SessionAnswer,
+    waits: bool | None,
+    is_open: bool,
+    num_sessions: int,
 ) -> None:
     """`waits` is None if no proposal is open."""
     nights.policy, nights.reoptimizer = (
@@ -86,7 +91,7 @@ def test_the_night_after_a_session_shows_what_became_of_it(
 
 @pytest.mark.parametrize(("answer", "num_sessions"), [(FASTER, 2), (WAITING, 1)])
 def test_a_new_regression_is_given_to_a_session_with_its_profile_unless_one_waits(
-    nights: Nights, answer: Answer, num_sessions: int
+    nights: Nights, answer: SessionAnswer, num_sessions: int
 ) -> None:
     nights.policy = policy(workload(traces="job/*"), reoptimize=True, approval="person")
     nights.reoptimizer = ScriptedReoptimizer(answer)
@@ -98,15 +103,6 @@ def test_a_new_regression_is_given_to_a_session_with_its_profile_unless_one_wait
     assert nights.run().status == "regressed"
     profiles = [Path(request["traces"]).name for request in nights.reoptimizer.requests]
     assert profiles == ["007", "009"][:num_sessions]
-
-
-def test_a_session_may_do_what_the_policy_says(nights: Nights) -> None:
-    options: dict[str, Any] = {"mode": "tune", "approval": "policy", "template": "reference"}
-    options["policy"] = {"fields": ["recompute"]}
-    nights.policy = policy(reoptimize=True, **options)
-    nights.add(range(3))
-    nights.run()
-    assert [{name: request[name] for name in options} for request in nights.reoptimizer.requests] == [options]
 
 
 def test_a_proposal_whose_plan_runs_by_now_is_no_longer_open(nights: Nights) -> None:
@@ -121,21 +117,17 @@ def test_a_proposal_whose_plan_runs_by_now_is_no_longer_open(nights: Nights) -> 
     ("answer", "speedups"),
     [
         pytest.param(decided("approve", 2, proposal(1.3), proposal(1.2)), (1.2, 1.1), id="the approved one"),
-        pytest.param(Answer(report=report(proposal(1.3, 1.11))), (1.11, None), id="measured, not predicted"),
-        pytest.param(Answer(report=report(proposal(1.3, 0.9))), None, id="measured as slower: none"),
+        pytest.param(
+            SessionAnswer(report=report(proposal(1.3, 1.11))), (1.11, None), id="measured, not predicted"
+        ),
+        pytest.param(SessionAnswer(report=report(proposal(1.3, 0.9))), None, id="measured as slower: none"),
     ],
 )
-def test_the_proposal_that_is_kept(answer: Answer, speedups: tuple[float, float | None] | None) -> None:
+def test_the_proposal_that_is_kept(
+    answer: SessionAnswer, speedups: tuple[float, float | None] | None
+) -> None:
     kept = proposal_of(answer, SESSION, 1.05)
     assert (kept and (kept.speedup, kept.speedup_low)) == (speedups and pytest.approx(speedups))
-
-
-def test_why_trials_ended_is_reported(nights: Nights) -> None:
-    nights.policy = policy(reoptimize=True)
-    ended = report(stopping="nothing could be measured: out of memory")
-    nights.reoptimizer = ScriptedReoptimizer(Answer(report=ended, session_id=ID))
-    nights.add(range(3))
-    assert words.session(nights.run()) == ["trials: nothing could be measured: out of memory"]
 
 
 def test_a_session_recorded_by_a_release_without_trials_can_be_read() -> None:

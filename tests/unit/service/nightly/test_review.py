@@ -5,12 +5,9 @@ from typing import Any
 
 import pytest
 
-from service.db.models import traces
-from service.db.schedules import find_workload
-from service.db.traces import COMPLETE, create_trace
-from service.nightly.config import Workload, parse
-from service.nightly.review import find_uploads, run_night, run_workload
-from tests.unit.service.nightly.builders import BASE, Nights, add_profile, policy, set_time, workload
+from service.schedules.review import run_night, run_workload
+from service.schedules.store import find_workload
+from tests.unit.service.nightly.builders import Nights, add_profile, policy, workload
 from tools.nightly.result import BROKEN
 
 
@@ -40,14 +37,6 @@ def test_a_regression_of_nights_that_were_missed_is_still_an_alarm(nights: Night
     nights.add(range(20, 25), 2.5)
     result = nights.run()
     assert (result.status, result.is_alarm, result.findings[0].nights) == ("regressed", True, 5)
-
-
-def test_the_same_metrics_again_are_no_new_night(nights: Nights) -> None:
-    nights.add(range(20))
-    nights.run()
-    result = nights.run()
-    assert (result.status, result.is_alarm, len(nights.stored())) == ("stale", False, 20)
-    assert "nothing new since" in result.reason
 
 
 def test_a_profile_is_a_night_whose_diagnosis_stands_until_there_is_a_new_one(nights: Nights) -> None:
@@ -81,21 +70,12 @@ def test_a_workload_that_cannot_be_read_says_why(nights: Nights, parts: dict[str
     assert stored.reason == result.reason
 
 
-def test_a_broken_night_in_between_is_noted_and_the_newest_counts(nights: Nights) -> None:
-    nights.add(range(3))
-    (nights.folder / "001.json").write_text("{broken")
-    set_time(nights.folder / "001.json", 1)
-    result = nights.run()
-    assert (result.status, result.num_nights) == ("learning", 2)
-    assert "an earlier night was left out" in result.notes[0]
-
-
 def test_an_unexpected_error_of_one_workload_does_not_stop_the_others(
     nights: Nights, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nights.add(range(3))
     add_profile(nights.base / "bad", 1)
-    monkeypatch.setattr("service.nightly.review.read_profile_night", fail)
+    monkeypatch.setattr("service.schedules.review.read_profile_night", fail)
     report = run_night(nights.context, policy(workload("bad", traces="bad/*"), workload()), "night")
     assert [(result.name, result.status) for result in report.workloads] == [
         ("bad", BROKEN),
@@ -121,33 +101,9 @@ def test_the_search_is_not_repeated_if_nothing_changed(
     nights.add(range(3))
     first = nights.run().best
     assert nights.reoptimizer.requests == []  # the best plan gains too little for a session
-    monkeypatch.setattr("service.nightly.reoptimize.best_plans", fail)
+    monkeypatch.setattr("service.schedules.reoptimize.best_plans", fail)
     nights.add(range(3, 4))
     assert nights.run().best == first
-
-
-def test_uploads_are_read_in_the_order_in_which_they_were_completed(nights: Nights) -> None:
-    with nights.database.begin() as conn:
-        for number, completed_at in enumerate((20.0, 10.0)):
-            trace = create_trace(conn, "", "anna", f"job-{number}", 3600.0)
-            completed = {"state": COMPLETE, "completed_at": completed_at}
-            conn.execute(traces.update().where(traces.c.id == trace.id).values(completed))
-        uploaded = parse(Workload, workload(uploads="job-*"))
-        sources = find_uploads(conn, "", uploaded, nights.context.uploads)
-    assert [source.at for source in sources] == [10.0, 20.0]
-
-
-def test_a_file_that_is_still_being_written_waits(nights: Nights) -> None:
-    nights.add(range(3))
-    (nights.folder / "new.json").write_text((nights.folder / "002.json").read_text())
-    assert nights.run().num_nights == 3
-
-
-def test_a_scenario_may_be_a_file_beside_the_configuration(nights: Nights) -> None:
-    nights.add(range(3))
-    (nights.base / "base.json").write_text((BASE / "base.json").read_text())
-    nights.policy = policy(workload(scenario="base.json"))
-    assert nights.run().model == "GPT of 11M parameters"
 
 
 def test_two_tenants_have_histories_of_their_own(nights: Nights) -> None:

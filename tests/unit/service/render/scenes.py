@@ -5,6 +5,7 @@ import json
 from functools import cache
 
 from graph.report import Report
+from graph.request import parse_request
 from service.render import report as rendered
 from service.render import view
 from tests.unit.graph.cases import Raw, report_of, small
@@ -35,16 +36,16 @@ def _session(text: str) -> Raw:
     return report_of(json.loads(text))
 
 
-def view_of(request: Raw, report: Raw) -> view.View:
-    return view.view_of(request, Report.model_validate(report))
+def view_of(request: Raw, report: Raw) -> view.ReportView:
+    return view.view_of(parse_request(request).scenario, Report.model_validate(report))
 
 
 def html_report(request: Raw, report: Raw) -> str:
-    return rendered.html_report(request, Report.model_validate(report))
+    return rendered.html_report(view_of(request, report))
 
 
 def markdown_report(request: Raw, report: Raw) -> str:
-    return rendered.markdown_report(request, Report.model_validate(report))
+    return rendered.markdown_report(view_of(request, report))
 
 
 def full(text: str = "plain text") -> tuple[Raw, Raw]:
@@ -52,7 +53,7 @@ def full(text: str = "plain text") -> tuple[Raw, Raw]:
     scenario, report = copy.deepcopy(SMALL), session(SMALL)
     scenario |= {"notes": "keep it simple", "id": text}
     scenario["model"] = {**scenario["model"], "name": text}
-    source = {"title": text, "where": text}
+    source = _source(text)
     said = {"ref": text, "says": text}
     return scenario, report | {
         "id": text,
@@ -110,9 +111,14 @@ def trial(text: str, *, failed: bool = False, refused: bool = False) -> Raw:
     return measured
 
 
+def _source(text: str) -> Raw:
+    """A source of the knowledge base is never empty and has no control characters."""
+    printable = "".join(letter for letter in text if letter.isprintable()).strip() or "source"
+    return {"title": printable, "where": printable}
+
+
 def _case(text: str, status: str) -> Raw:
-    sources = [{"title": text, "where": text}]
-    case = {"id": text, "title": text, "status": status, "lesson": text, "sources": sources}
+    case = {"id": text, "title": text, "status": status, "lesson": text, "sources": [_source(text)]}
     return case | {"warning": status == "refuted", "measured": None}
 
 

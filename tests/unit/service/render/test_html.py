@@ -3,51 +3,40 @@
 import base64
 import hashlib
 import re
-from html.parser import HTMLParser
-from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from service.render.report import content_security_policy, stylesheet
-from tests.unit.service.render.scenes import COLD, SMALL, full, html_report, session
+from tests.unit.service.render.scenes import SMALL, full, html_report, session
+from tests.unit.service.web import browsing
 
 VOID = {"meta", "link", "br", "img", "input", "hr"}
 HOSTILE = "</style><script>alert(1)</script><img src=x onerror=alert(1)> \" ' & \x1b[31m \u202e `<b>code</b>`"
 
 
-class Page(HTMLParser):
-    """Elements in order with their attributes, and the text of each kind of element."""
+class Page(browsing.Page):
+    """With the elements that are still open, and the text of each kind of element."""
 
     def __init__(self, text: str) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
         self.open: list[str] = []
-        self.text: dict[str, str] = {}
-        self.feed(text)
+        self.text_of: dict[str, str] = {}
+        super().__init__(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
+        super().handle_starttag(tag, attrs)
         if tag not in VOID:
             self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
         if self.open:
-            self.text[self.open[-1]] = self.text.get(self.open[-1], "") + data
+            self.text_of[self.open[-1]] = self.text_of.get(self.open[-1], "") + data
 
     def tags(self) -> list[str]:
         return [tag for tag, _ in self.elements]
-
-
-def test_every_element_is_closed_in_order() -> None:
-    for page in (html_report(SMALL, session(SMALL)), html_report(COLD, session(COLD)), html_report(*full())):
-        assert Page(page).open == []
 
 
 def test_nothing_is_loaded_and_nothing_runs() -> None:
@@ -58,13 +47,13 @@ def test_nothing_is_loaded_and_nothing_runs() -> None:
             name for name in attributes if name.startswith("on") or name in ("style", "src", "srcdoc")
         ]
         assert tag == "a" or "href" not in attributes
-    assert "url(" not in page.text["style"]
-    assert "@import" not in page.text["style"]
+    assert "url(" not in page.text_of["style"]
+    assert "@import" not in page.text_of["style"]
 
 
 def test_the_policy_allows_the_pages_one_stylesheet_and_nothing_else() -> None:
     page = Page(html_report(SMALL, session(SMALL)))
-    digest = base64.b64encode(hashlib.sha256(page.text["style"].encode()).digest()).decode()
+    digest = base64.b64encode(hashlib.sha256(page.text_of["style"].encode()).digest()).decode()
     stated = [a["content"] for tag, a in page.elements if tag == "meta" and "http-equiv" in a]
     policy = content_security_policy(stylesheet())
     assert stated == [policy]
@@ -75,8 +64,8 @@ def test_the_policy_allows_the_pages_one_stylesheet_and_nothing_else() -> None:
 def test_hostile_text_changes_no_element_of_the_page_and_is_shown_as_it_is() -> None:
     page = Page(html_report(*full(HOSTILE)))
     assert page.tags() == Page(html_report(*full("harmless `code` text"))).tags()
-    assert page.text["h1"].startswith("</style><script>alert(1)</script><img src=x onerror=alert(1)>")
-    assert r"\x1b[31m \u202e" in page.text["h1"]
+    assert page.text_of["h1"].startswith("</style><script>alert(1)</script><img src=x onerror=alert(1)>")
+    assert r"\x1b[31m \u202e" in page.text_of["h1"]
 
 
 @settings(max_examples=25)
@@ -110,26 +99,6 @@ def test_ids_are_unique_and_every_label_names_one() -> None:
     ids = [element["id"] for element in attributes if "id" in element]
     assert len(ids) == len(set(ids))
     assert {element["aria-labelledby"] for element in attributes if "aria-labelledby" in element} <= set(ids)
-
-
-def test_headings_go_down_one_level_at_a_time() -> None:
-    levels = [int(tag[1]) for tag in Page(html_report(*full())).tags() if re.fullmatch(r"h[1-6]", tag)]
-    assert levels[0] == 1
-    assert levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in pairwise(levels))
-
-
-def test_the_page_follows_the_readers_choice_of_light_and_dark() -> None:
-    page = Page(html_report(SMALL, session(SMALL)))
-    assert "prefers-color-scheme: dark" in page.text["style"]
-    assert ("meta", {"name": "color-scheme", "content": "light dark"}) in page.elements
-
-
-def test_refuted_cases_come_first_and_are_called_so() -> None:
-    text = html_report(*full())
-    assert text.index("Refuted by measurement") < text.index(
-        '<article class="advice">\n<h3>plain text</h3>\n<p>plain text <span'
-    )
 
 
 def test_text_on_a_segment_is_legible_in_light_and_in_dark() -> None:

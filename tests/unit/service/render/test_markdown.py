@@ -12,7 +12,7 @@ from markdown_it.token import Token
 
 from service.render.report import escape_markdown
 from service.render.text import pieces
-from tests.unit.service.render.scenes import COLD, SMALL, full, markdown_report, session
+from tests.unit.service.render.scenes import SMALL, full, markdown_report, session
 
 PARSER = MarkdownIt("commonmark").enable(["table", "strikethrough"])
 HOSTILE = (
@@ -48,21 +48,6 @@ def test_a_full_report_has_its_sections_in_the_order_an_engineer_asks() -> None:
     assert headings(markdown_report(*full()), "h2") == SECTIONS
 
 
-def test_a_plain_report_has_no_empty_section() -> None:
-    page = markdown_report(SMALL, session(SMALL))
-    assert set(headings(page, "h2")) < set(SECTIONS)
-    for gone in ("Notes", "Incidents", "Decisions"):
-        assert gone not in page
-    assert not re.search(r"\n{3}", page)
-
-
-def test_a_cold_start_speaks_of_no_today() -> None:
-    page = markdown_report(COLD, session(COLD))
-    assert "Proposal 1 is limited by" in page
-    assert "| today" not in page
-    assert "Today:" not in page
-
-
 def test_every_table_has_as_many_cells_in_each_row() -> None:
     for page in (markdown_report(SMALL, session(SMALL)), markdown_report(*full(HOSTILE))):
         rows = [line for line in page.splitlines() if line.startswith("|")]
@@ -78,15 +63,6 @@ def test_hostile_text_changes_no_element_and_brings_no_raw_html_and_no_link() ->
     hostile = structure(page)
     assert hostile == structure(markdown_report(*full("harmless `code` text")))
     assert not {"html_block", "html_inline", "link_open"} & set(hostile)
-
-
-def test_a_source_with_an_address_becomes_a_link_to_it() -> None:
-    scenario, report = full()
-    report["advice"][0]["sources"] = [{"title": "A [paper]", "where": "arXiv 2205.05198, table 5"}]
-    links = [
-        token for token in flat(PARSER.parse(markdown_report(scenario, report))) if token.type == "link_open"
-    ]
-    assert [link.attrs["href"] for link in links] == ["https://arxiv.org/abs/2205.05198"]
 
 
 @example("1. not a list")

@@ -10,13 +10,8 @@ from service.render.text import (
     age,
     ago,
     beside_address,
-    bytes_of,
-    format_value,
-    humanize,
-    pieces,
     plain,
     seconds,
-    sentence,
 )
 
 
@@ -29,12 +24,6 @@ def test_plain_text_is_one_printable_line_of_bounded_length(text: str) -> None:
 
 def test_terminal_codes_and_turned_text_are_spelled_out() -> None:
     assert plain("a\x1b[31mb\u202ec\ud800\n\td") == r"a\x1b[31mb\u202ec\ud800 d"
-
-
-@given(st.text(alphabet="ab `"))
-def test_pieces_are_the_text_without_the_backticks_of_code(text: str) -> None:
-    again = "".join(f"`{piece}`" if is_code else piece for is_code, piece in pieces(text))
-    assert again == plain(text)
 
 
 @pytest.mark.parametrize(
@@ -78,11 +67,6 @@ def test_seconds_have_three_digits_in_a_readable_unit_or_that_of_their_table(val
     assert seconds(0.0469, like=22.0) == "0.0469 s"
 
 
-def test_a_sentence_begins_large_keeps_its_names_and_ends_once() -> None:
-    assert sentence("the NCCL ring waits") == "The NCCL ring waits."
-    assert sentence("Done.") == "Done."
-
-
 @pytest.mark.parametrize(
     ("passed_s", "text"),
     [(0, "just now"), (42, "42 s"), (61, "1 min"), (7200, "2 h"), (3 * 86_400, "3 d"), (4e7, "1970-01-01")],
@@ -90,16 +74,3 @@ def test_a_sentence_begins_large_keeps_its_names_and_ends_once() -> None:
 def test_an_age_has_one_unit_and_is_ago_in_a_sentence_unless_it_is_a_date(passed_s: float, text: str) -> None:
     assert age(0, passed_s) == text
     assert ago(0, passed_s) == (f"{text} ago" if text[0].isdigit() and passed_s < 4e7 else text)
-
-
-def test_values_and_names_of_fields_are_written_as_people_write_them() -> None:
-    assert [format_value(v) for v in (True, False, None, 8, 0.1234567)] == ["yes", "no", "", "8", "0.1235"]
-    assert [format_value("full"), humanize("dp_shard")] == ["full", "dp shard"]
-    assert humanize("waiting_approval") == "waiting for approval"
-
-
-@given(st.floats(0, 1e18))
-def test_bytes_have_at_most_four_digits(value: float) -> None:
-    number, unit = bytes_of(value).split()
-    assert unit in ("B", "kB", "MB", "GB", "TB")
-    assert float(number) < 1000 or unit == "TB"

@@ -18,10 +18,6 @@ def test_a_measured_trial_shows_how_far_the_prediction_was_off() -> None:
     )  # fmt: skip
 
 
-def test_a_baseline_has_no_gain_over_itself() -> None:
-    assert rows(trial("plan"))[0].gain == NOTHING
-
-
 def test_a_trial_that_failed_or_was_refused_says_why_and_has_no_gain() -> None:
     (failed,), (refused,) = rows(trial("a log", failed=True)), rows(trial("other nodes", refused=True))
     assert (failed.outcome, failed.evidence) == ("ran out of memory", ["a log"])

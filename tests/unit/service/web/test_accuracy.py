@@ -1,17 +1,13 @@
 """Accuracy reads the validation that comes with the package, and trials of the knowledge base."""
 
-import pytest
-
-from service.web.accuracy import (
-    EXPERTS,
-    find_trust,
-    median_error,
+from service.clusters.pages import (
     published,
     published_pairs,
     sections_of,
-    trials_of,
 )
-from tools.kb import open_seed
+from tests.unit.service.served import Served
+from tests.unit.service.web.browsing import get
+from tools.model.validation import find_benchmark
 
 
 def test_published_runs_come_with_the_package() -> None:
@@ -29,29 +25,16 @@ def test_published_runs_come_with_the_package() -> None:
     assert not published_pairs(None)
 
 
-def test_trust_is_that_of_runs_of_the_same_kind_of_model() -> None:
-    trust, experts = find_trust(), find_trust(EXPERTS)
-    assert trust
-    assert experts
-    assert trust.score.rows > 400
-    assert experts.score.median > trust.score.median
-    assert find_trust("nothing") is None
-    assert trust.devices >= {"h100-sxm-80gb", "tpu-v5p"}
-    assert "cpu" not in trust.devices
-
-
-def test_only_cases_with_both_figures_are_trials() -> None:
-    from dataclasses import replace
-
-    entries = open_seed().entries("case")
-    assert trials_of(entries) == []
-    own = replace(
-        entries[0],
-        body=entries[0].body.model_copy(
-            update={"predicted": {"step_time_s": 2.0}, "measured": {"step_time_s": 2.5}}
-        ),
-    )
-    (trial,) = trials_of([own, entries[1]])
-    assert trial.error_ratio == pytest.approx(-0.2)
-    assert median_error([trial]) == pytest.approx(0.2)
-    assert median_error([]) is None
+def test_other_cost_models_are_shown_beside_ours_on_the_runs_that_they_answer(served: Served) -> None:
+    benchmark = find_benchmark()
+    assert benchmark
+    (score,) = [s for s in benchmark.scores if (s.name, s.task) == ("calculon", "peak memory")]
+    _, page = get(served, "/accuracy")
+    assert f"calculon peak memory {score.error:.1%} {score.answered} of {score.runs}" in page.text
+    assert "Primus projection step time – 0 of" in page.text
+    drawn = served.client.get("/accuracy/benchmark?task=peak%20memory").json()
+    (bars, own), rows = drawn["layers"], drawn["y"]["rows"]
+    place = rows.index("calculon")
+    assert (bars["x1"][place], own["x"][place]) == (score.error, score.beside)
+    assert "nearest run" not in rows, "it has no memory"
+    assert served.client.get("/accuracy/benchmark?task=colour").status_code == 422

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.api.errors import ApiError
-from service.db.sessions import NewSession, create_session
-from service.web.forms import MEDIA_TYPE, parse_form
-from service.web.new_session import _form_field, read_form
+from service.http.problems import ApiError
+from service.sessions.model import SessionRow
+from service.sessions.pages.new import FORM_FIELDS, read_form
+from service.sessions.store import create_session
+from service.web.forms import MEDIA_TYPE, form_field, parse_form
 from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import get, post, token
 from tools.errors import InputError
-from tools.frameworks.formats import preset_models
+from tools.frameworks.start import preset_models
 from tools.scenario import parse_scenario
 
 FILLED = {
@@ -44,33 +45,6 @@ def test_a_filled_form_is_the_scenario() -> None:
     assert body["cluster"] == {"device": "h100-sxm-80gb", "num_devices": 8}
     assert body["training"] == SCENARIO["training"]
     assert "plan" not in body
-
-
-def test_degrees_left_empty_are_one_and_data_parallelism_follows() -> None:
-    plan = body_of({**FILLED, "plan.tp": "2", "plan.zero_stage": "1"})["plan"]
-    assert plan == {"tp": 2, "pp": 1, "cp": 1, "zero_stage": 1, "micro_batch_size": 1, "dp": 4}
-
-
-def test_a_whole_scenario_is_taken_as_it_is_with_what_the_form_adds() -> None:
-    form = {"config": json.dumps(SCENARIO), "notes": "slow at night"}
-    assert body_of({**form, "labels": "team=a, night"}) == {
-        **SCENARIO,
-        "notes": "slow at night",
-        "labels": {"team": "a", "night": ""},
-    }
-
-
-def test_what_the_form_states_beside_a_scenario_wins() -> None:
-    body = body_of({"config": json.dumps(SCENARIO), "devices": "16 x a100", "training.seq_len": "4096"})
-    assert body["cluster"] == {**SCENARIO["cluster"], "device": "a100", "num_devices": 16}
-    assert body["training"] == {**SCENARIO["training"], "seq_len": 4096}
-
-
-def test_a_launch_script_is_recognised_and_read_with_what_stands_beside_it() -> None:
-    body = body_of({"config": MEGATRON, "model.name": "mine", "devices": "8 x H100 SXM"})
-    assert body["plan"]["tp"] == 2
-    assert body["model"]["name"] == "mine"
-    assert body["training"]["framework"] == "megatron-core"
 
 
 @pytest.mark.parametrize("name", preset_models())
@@ -106,7 +80,7 @@ def test_three_fields_are_a_request_and_every_assumption_is_named(name: str) -> 
 def test_what_cannot_be_a_request_names_its_field(changed: dict[str, str], field: str) -> None:
     with pytest.raises(InputError) as caught:
         body_of({**FILLED, **changed})
-    assert caught.value.field == field
+    assert caught.value.path == field
 
 
 @given(st.dictionaries(st.sampled_from([*FILLED, "plan.tp", "labels", "constraints"]), st.text(max_size=30)))
@@ -131,14 +105,6 @@ def test_a_form_is_read_back_as_it_was_sent(fields: dict[str, str]) -> None:
     assert read == {name: text.replace("\r\n", "\n").strip() for name, text in fields.items()}
 
 
-@pytest.mark.parametrize(
-    ("media", "body"), [("text/plain", b"a=1"), (MEDIA_TYPE, b"a=%ff"), (MEDIA_TYPE, b"a=\xff")]
-)
-def test_what_is_not_a_form_is_refused(media: str, body: bytes) -> None:
-    with pytest.raises(ApiError):
-        parse_form(media, body)
-
-
 def validated(served: Served, fields: dict[str, str]) -> dict[str, Any]:
     answer = post(served, "/web/validate", {**fields, "csrf": token(served)})
     assert answer.status_code == 200, answer.text
@@ -152,8 +118,8 @@ def test_the_form_is_judged_by_the_rules_of_the_api(served: Served) -> None:
     refused = served.client.post(
         "/v1/sessions", json={**SCENARIO, "plan": body_of({**FILLED, "plan.tp": "3"})["plan"]}
     )
-    assert wrong["field"] == _form_field(refused.json()["field"])
-    assert refused.json()["allowed"] in wrong["says"]
+    assert wrong["field"] == form_field(refused.json()["field"], FORM_FIELDS)
+    assert refused.json()["allowed"] in wrong["message"]
 
 
 def test_the_size_of_the_model_and_whether_it_fits_are_said_before_anything_is_searched(
@@ -162,8 +128,11 @@ def test_the_size_of_the_model_and_whether_it_fits_are_said_before_anything_is_s
     few = {"preset": "Llama 3.1 70B", "devices": "8 x H100 SXM"}
     answer = validated(served, few)
     assert answer["model"] == "Llama 3.1 70B has 70.6 B parameters."
-    assert answer["says"].startswith("Does not fit: every plan needs at least about")
-    assert validated(served, {**few, "devices": "64 x H100"})["says"].startswith("Fits: plans begin at about")
+    assert answer["too_large"]
+    assert answer["message"].startswith("Does not fit: every plan needs at least about")
+    enough = validated(served, {**few, "devices": "64 x H100"})
+    assert not enough["too_large"]
+    assert enough["message"].startswith("Fits: plans begin at about")
     assert validated(served, {"preset": "Llama 3.1 70B"})["model"] == "Llama 3.1 70B has 70.6 B parameters."
 
 
@@ -178,18 +147,9 @@ def test_empty_fields_are_filled_with_what_they_stand_for_and_marked(served: Ser
     assert read["training.seq_len"] == {"value": "2048", "source": "from the file"}
 
 
-def test_a_form_with_todays_plan_is_answered_with_its_prediction(served: Served) -> None:
-    assert "per step" in validated(served, {**FILLED, "plan.tp": "8"})["says"]
-
-
-def test_an_upload_that_is_not_whole_is_refused_before_anything_is_submitted(served: Served) -> None:
-    id = served.client.post("/v1/traces", json={}).json()["id"]
-    assert validated(served, {**FILLED, "traces": f"trace:{id}"})["field"] == "traces"
-
-
 def test_a_session_is_begun_again_with_its_policy_and_its_budget(served: Served) -> None:
     asked: dict[str, Any] = {"mode": "tune", "approval": "policy", "policy": {"fields": ["recompute"]}}
-    new = NewSession({**SCENARIO, **asked}, mode="tune", approval="policy", budget={"trials": 2})
+    new = SessionRow(request={**SCENARIO, **asked}, mode="tune", approval="policy", budget={"trials": 2})
     with served.app.database.begin() as conn:
         row, _ = create_session(conn, new)
     _, page = get(served, f"/sessions/new?from={row.id}")
@@ -205,16 +165,7 @@ def test_a_form_that_is_sent_twice_makes_one_session(served: Served) -> None:
     assert len(served.client.get("/v1/sessions").json()["items"]) == 1
 
 
-def test_a_form_that_is_changed_after_going_back_makes_another_session(served: Served) -> None:
-    fields = {**FILLED, "csrf": token(served), "key": "k" * 32}
-    post(served, "/sessions/new", fields)
-    assert post(served, "/sessions/new", {**fields, "devices": "16 x h100"}).status_code == 303
-    assert len(served.client.get("/v1/sessions").json()["items"]) == 2
-
-
-def test_a_wrong_form_comes_back_with_what_was_typed(served: Served) -> None:
-    answer = post(served, "/sessions/new", {**FILLED, "plan.tp": "3", "notes": "mine", "csrf": token(served)})
-    assert answer.status_code == 422
-    assert "plan.dp" in answer.text or "plan.tp" in answer.text
-    assert ">\nmine</textarea>" in answer.text
-    assert 'role="alert"' in answer.text
+def test_what_the_form_states_beside_a_scenario_wins() -> None:
+    body = body_of({"config": json.dumps(SCENARIO), "devices": "16 x a100", "training.seq_len": "4096"})
+    assert body["cluster"] == {**SCENARIO["cluster"], "device": "a100-sxm-80gb", "num_devices": 16}
+    assert body["training"] == {**SCENARIO["training"], "seq_len": 4096}

@@ -1,15 +1,13 @@
 """The fleet and the schedules: what is wasted first, what a night said, and what can be done about it."""
 
 import json
-import re
 from typing import Any
 
 import pytest
 
-from service.db.schedules import WorkloadRow, set_workload
-from service.render.nightly import STATUS
+from tests.unit.service.nightly.builders import store_workload
 from tests.unit.service.served import SCENARIO, Served
-from tests.unit.service.web.browsing import EVIL, Page, get, post, token
+from tests.unit.service.web.browsing import Page, get, post, token
 from tools.nightly.result import NightResult, OpenProposal
 from tools.scenario import Plan
 
@@ -31,7 +29,7 @@ def workload(
 ) -> None:
     result = NightResult(name=name, status="broken", reason=reason, hours_per_day=24.0, proposal=proposal)
     with served.app.database.begin() as conn:
-        set_workload(conn, WorkloadRow("", name, status, reason, wasted, 1e9, None, None, result))
+        store_workload(conn, name, wasted, status, result)
 
 
 def proposed(summary: str) -> OpenProposal:
@@ -42,29 +40,6 @@ def proposed(summary: str) -> OpenProposal:
     speedups = dict.fromkeys(("speedup", "speedup_low", "speedup_high", "changes", "measured"))
     content = {"plan": plan, "summary": summary, "since": 0.0, "reason": "it is time", "waits": False}
     return OpenProposal.model_validate({**content, **texts, **speedups})
-
-
-def test_workloads_are_shown_by_what_they_waste_with_the_reason(served: Served) -> None:
-    workload(served, "small", 1.0, "nothing is there")
-    workload(served, "large", 120.0, EVIL)
-    answer, page = get(served, "/fleet")
-    assert answer.status_code == 200, answer.text
-    assert page.text.index("large") < page.text.index("small")
-    assert "847" in page.text, "device-hours per week"
-    assert "<script>alert" not in answer.text
-
-
-def test_the_fleet_shows_each_status_in_the_words_of_the_reports_and_marks_what_needs_action(
-    served: Served,
-) -> None:
-    for number, status in enumerate(STATUS):
-        workload(served, f"job-{number}", 1.0, "", status)
-    answer, _ = get(served, "/fleet")
-    marks = re.findall(r'<span class="(status[^"]*)">([^<]*)</span>', answer.text)
-    alarming = ("regressed", "slower", "broken", "stale")
-    assert {words: mark for mark, words in marks} == {
-        words: "status alarm" if status in alarming else "status" for status, words in STATUS.items()
-    }
 
 
 def test_a_workload_whose_schedule_is_removed_wastes_nothing_and_keeps_its_history(served: Served) -> None:
@@ -79,18 +54,6 @@ def test_a_workload_whose_schedule_is_removed_wastes_nothing_and_keeps_its_histo
     assert served.client.get("/v1/workloads/llama").json()["outcome"]["proposal"]["summary"] == "tp 2"
 
 
-def test_a_workload_leads_to_what_its_last_night_said(served: Served) -> None:
-    workload(served, "large", 120.0, EVIL)
-    _, fleet = get(served, "/fleet")
-    assert [link for link in fleet.all("a") if link.get("href") == "/fleet/large"]
-    answer, page = get(served, "/fleet/large")
-    assert answer.status_code == 200
-    assert "large" in page.text
-    assert "Schedules" in page.text, "in the frame of the other pages"
-    assert "<script>alert" not in answer.text
-    assert get(served, "/fleet/nothing")[0].status_code == 404
-
-
 def test_a_schedule_is_added_paused_resumed_run_and_removed_by_its_page(served: Served) -> None:
     given = {"csrf": token(served, "/schedules/new"), "definition": json.dumps(BODY)}
     made = post(served, "/schedules/new", given)
@@ -102,14 +65,6 @@ def test_a_schedule_is_added_paused_resumed_run_and_removed_by_its_page(served: 
         assert said in get(served, place)[1].text
     assert post(served, f"{place}/remove", {"csrf": given["csrf"]}).headers["location"] == "/schedules"
     assert get(served, place)[0].status_code == 404
-
-
-def test_a_schedule_that_is_wrong_comes_back_with_the_reason_and_what_was_typed(served: Served) -> None:
-    text = json.dumps({**BODY, "cron": "99 5 * * *"})
-    answer = post(served, "/schedules/new", {"csrf": token(served, "/schedules/new"), "definition": text})
-    assert answer.status_code == 422
-    assert "cron" in answer.text
-    assert "99 5 * * *" in answer.text
 
 
 FIELDS = {
@@ -164,9 +119,3 @@ def test_a_field_that_is_wrong_is_marked_and_the_others_keep_what_was_typed(
         next(one["value"] for one in page.all("input") if one.get("name") == "workloads[0].pattern")
         == "llama-*"
     )
-
-
-def test_every_page_of_the_night_leads_back_to_the_others(served: Served) -> None:
-    workload(served, "large", 120.0, "")
-    _, page = get(served, "/fleet/large")
-    assert {"/", "/fleet", "/what-if"} <= set(page.links())

@@ -1,14 +1,14 @@
 """The session page: its name, its decision, the loss waterfall, cards with roles."""
 
 import gzip
+import re
 from typing import Any
 
 import pytest
 
-from service.db.models import COMPLETED, FAILED
-from service.render.bars import loss_seconds, waterfall_of
-from service.render.view import View
-from service.web.session_view import tiles_of
+from service.jobs.model import FAILED
+from service.render.view import ReportView
+from service.render.waterfall import loss_changes, loss_seconds
 from tests.unit.service.render import scenes
 from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import get, post, token
@@ -16,71 +16,32 @@ from tools.search.ranked import unpack
 
 
 @pytest.fixture(scope="module")
-def view() -> View:
+def view() -> ReportView:
     return scenes.view_of(scenes.SMALL, scenes.session(scenes.SMALL))
 
 
-def test_the_losses_of_every_plan_add_up_to_its_step(view: View) -> None:
+def test_the_losses_of_every_plan_add_up_to_its_step(view: ReportView) -> None:
     for plan in view.plans:
         lost = loss_seconds(view, plan)
         assert sum(lost.values()) == pytest.approx(plan.prediction.step_time_s)
         assert all(value >= 0 for value in lost.values()), lost
 
 
-def test_each_loss_begins_where_the_one_before_ends(view: View) -> None:
-    falls = waterfall_of(view)
-    ends = [loss.x + loss.width for loss in falls.losses]
-    for before, loss in zip(ends, falls.losses[1:], strict=False):
-        assert loss.x == pytest.approx(before, abs=2.0)  # between them only what is too small to be seen
-    assert ends[-1] == pytest.approx(falls.total.width, abs=2.0)
-
-
-def test_recomputation_names_the_proposal_that_removes_it(view: View) -> None:
-    recomputed = next(loss for loss in waterfall_of(view).losses if loss.key == "recompute")
-    assert recomputed.saving is not None
-    rank = recomputed.saving.rank
-    assert view.proposals[rank - 1].plan.recompute != "full"
-    assert "recompute full" in recomputed.saving.changes
-
-
-def test_tiles_show_the_measured_step_beside_the_predicted_one() -> None:
-    report = scenes.session(scenes.SMALL)
-    predicted = tiles_of(scenes.view_of(scenes.SMALL, report))[0]
-    assert predicted.value.endswith("predicted")
-    measured = {"measured_s": 0.5, "model_s": 0.4, "calibrated_s": 0.5, "says": "calibrated"}
-    report["diagnosis"]["recalibrated"] = measured
-    tile = tiles_of(scenes.view_of(scenes.SMALL, report))[0]
-    assert (tile.name, tile.value) == ("step time today", "500 ms measured")
-    assert "predicted" in tile.aside
-
-
-def test_a_session_is_named_renamed_and_unnamed(served: Served, report: dict[str, Any]) -> None:
-    id = served.submit()
-    served.end(id, COMPLETED, report=report, verdict="v")
-    for name, shown in (("  Before the\tswitch ", "Before the switch"), ("", "tiny on 8 x h100-sxm-80gb")):
-        fields = {"csrf": token(served, f"/sessions/{id}"), "name": name}
-        assert post(served, f"/sessions/{id}/name", fields).status_code == 303
-        assert f"<h1>{shown}</h1>" in get(served, f"/sessions/{id}")[0].text
-    assert served.client.get(f"/v1/sessions/{id}").json()["name"] is None
-    too_long = {"csrf": token(served, f"/sessions/{id}"), "name": "n" * 121}
-    assert post(served, f"/sessions/{id}/name", too_long).status_code == 422
-
-
-def test_cards_say_their_role_and_how_likely_they_fit(served: Served, report: dict[str, Any]) -> None:
-    id = served.submit()
-    served.end(id, COMPLETED, report=report, verdict="v")
-    text = get(served, f"/sessions/{id}")[1].text
-    for proposal in report["proposals"]:
-        assert proposal["role"] in text
-        assert f"{proposal['prediction']['fit_probability']:.0%} likely to fit" in text
+def test_recomputation_is_a_difference_that_names_the_proposal_which_removes_it(view: ReportView) -> None:
+    before, after = view.plans[:2]
+    row = next(row for row in loss_changes(view, before, after) if row.key == "recompute")
+    assert row.saves
+    assert row.before_width > row.after_width
+    assert row.saving is not None
+    assert view.proposals[row.saving.rank - 1].plan.recompute != "full"
+    assert "recompute full" in row.saving.changes
+    assert not any(same.change for same in loss_changes(view, before, before))
 
 
 def test_the_schedule_page_says_that_it_is_simulated_and_how_it_agrees(
-    served: Served, report: dict[str, Any]
+    served: Served, id: str, report: dict[str, Any]
 ) -> None:
-    id = served.submit()
-    assert get(served, f"/sessions/{id}/schedule")[0].status_code == 409
-    served.end(id, COMPLETED, report=report, verdict="v")
+    assert get(served, f"/sessions/{served.submit()}/schedule")[0].status_code == 409
     answer, page = get(served, f"/sessions/{id}/schedule?plan=2")
     assert answer.status_code == 200
     assert "Simulated schedule" in page.text
@@ -98,10 +59,8 @@ def test_the_schedule_page_says_that_it_is_simulated_and_how_it_agrees(
 
 
 def test_the_explorer_serves_the_kept_plans_and_says_of_each_why_it_is_not_proposed(
-    served: Served, report: dict[str, Any]
+    served: Served, id: str
 ) -> None:
-    id = served.submit()
-    served.end(id, COMPLETED, report=report, verdict="v")
     assert get(served, f"/sessions/{id}/plans")[0].status_code == 404  # searched before plans were kept
     kept = served.keep_plans(id)
     answer, page = get(served, f"/sessions/{id}/plans")
@@ -146,3 +105,16 @@ def test_a_session_that_nothing_fits_shows_the_smallest_plan_and_runs_with_what_
     assert new["request"]["cluster"]["num_devices"] > SCENARIO["cluster"]["num_devices"]
     assert new["labels"] == {"team": "a"}
     assert post(served, f"/sessions/{id}/fit", {**fields, "remedy": "magic"}).status_code == 404
+
+
+def test_the_nearest_runs_are_listed_with_what_differs(served: Served, id: str) -> None:
+    _, page = get(served, f"/sessions/{id}/near")
+    assert re.search(r"The interval of the prediction is ±\d+%\..* than the formulas say", page.text)
+    rows = page.text.split("differs (theirs → proposal 1)")[1]
+    assert re.search(r"[\d.]+ s [\d.]+ s [+-]\d+%", rows), "measured, predicted and how far that is off"
+    assert re.search(r"\S+ \S+ → \S+; \S+ \S+ → \S+", rows)
+    assert not re.search(r";\S", rows)
+    address = next(str(a["href"]) for a in page.all("a") if "against=" in str(a.get("href")))
+    _, compared = get(served, address)
+    assert re.search(r"TFLOP/s per device predicted, [\d.]+ in \S+ .*: [\d.]+ times as fast", compared.text)
+    assert "left over:" in compared.text

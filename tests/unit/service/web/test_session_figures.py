@@ -6,16 +6,16 @@ from typing import cast
 
 import pytest
 
-from service.render.plotly import Figure
-from service.web.session_figures import FigureRequest, collectives, roofline
+from service.render.charts import Chart
+from service.sessions.pages.figures import FigureRequest, collectives, roofline
 from tests.unit.service.served import SCENARIO
-from tools.cost.calibration import calibrated_to, shipped_calibration
-from tools.cost.encode import encode
+from tools.model.calibration import calibrated_to, shipped_calibration
+from tools.physics.encode import encode
 from tools.recommend.optimize import workload_of
 from tools.scenario import parse_scenario
 
 
-def drawn(draw: Callable[[FigureRequest], Figure], measured: dict[str, float]) -> str:
+def drawn(draw: Callable[[FigureRequest], Chart], measured: dict[str, float]) -> str:
     """The figure of a session whose cluster has these constants."""
     scenario = parse_scenario(SCENARIO)
     calibration = calibrated_to(shipped_calibration(), encode([scenario])[1], measured)
@@ -28,6 +28,6 @@ def drawn(draw: Callable[[FigureRequest], Figure], measured: dict[str, float]) -
     ("draw", "constant"), [(roofline, "gemm_efficiency"), (collectives, "fast_link_efficiency")]
 )
 def test_a_calibrated_cluster_moves_its_figures(
-    draw: Callable[[FigureRequest], Figure], constant: str
+    draw: Callable[[FigureRequest], Chart], constant: str
 ) -> None:
     assert drawn(draw, {constant: 0.5}) != drawn(draw, {})

@@ -4,10 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.web.topology import MAX_BOXES, Topology, peers
+from service.sessions.pages.topology import MAX_BOXES, Topology, peers
 from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import get
-from tools.cost.operations import list_messages, messages_per_step
 from tools.recommend.optimize import workload_of
 from tools.scenario import parse_scenario
 
@@ -52,16 +51,6 @@ def test_every_device_is_drawn_or_folded_and_the_page_stays_readable(
     assert shown + more * drawn.node_size == num_devices
     own = [node.first + cell.place for node, _ in boxes for cell in node.cells if cell.axis == "own"]
     assert own == [rank]
-
-
-def test_bytes_per_step_follow_the_layers_and_micro_batches_of_a_rank() -> None:
-    scenario = topology(64).scenario
-    counts = {message.axis: messages_per_step(scenario, message) for message in list_messages(scenario)}
-    assert scenario.plan
-    micro_batches = 64 // scenario.plan.dp
-    layers = scenario.model.num_hidden_layers / 4
-    assert counts["tp"] == 4 * layers * micro_batches
-    assert counts["pp"] == 2 * micro_batches
 
 
 def test_a_rank_beyond_the_cluster_is_refused(served: Served) -> None:

@@ -46,6 +46,8 @@ def test_what_does_not_exist_is_not_found(served: Served, of: str) -> None:
     assert get(served, f"/trace?a={of}")[0].status_code == 404
 
 
-def test_a_session_without_traces_has_no_timeline(served: Served) -> None:
-    id = served.client.post("/v1/sessions", json=SCENARIO).json()["id"]
-    assert get(served, f"/trace?a={id}")[0].status_code == 404
+def test_two_traces_are_compared_place_by_place(served: Served, traced: str) -> None:
+    answer, page = get(served, f"/trace?a={traced}&b={traced}")
+    assert answer.status_code == 200
+    assert "What changed from A to B" in page.text
+    assert "the changes add up to +0.000 ms per rank and step" in page.text

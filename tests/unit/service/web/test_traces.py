@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from service.db.models import COMPLETED
+from service.jobs.model import COMPLETED
 from tests.unit.service.served import SCENARIO, Served
 
 EXAMPLE = Path(__file__).resolve().parents[4] / "examples" / "traces" / "ddp-gloo-straggler"
@@ -53,7 +53,7 @@ def test_an_uploads_figures_are_drawn_and_its_kernels_stay_text(served: Served, 
     for name in FIGURES:
         answer = figure(served, f"/sessions/{uploaded}/figures/{name}")
         assert answer.status_code == 200, answer.text
-        assert answer.json()["data"]
+        assert answer.json()["layers"]
         assert "<img" not in answer.text
     request = served.client.get(f"/v1/sessions/{uploaded}").json()["request"]
     analysed = served.client.get(f"/v1/traces/{request['traces'].removeprefix('trace:')}").text
@@ -63,26 +63,12 @@ def test_an_uploads_figures_are_drawn_and_its_kernels_stay_text(served: Served, 
     assert "<img" not in page
 
 
-def test_the_api_tells_of_an_analysis_without_what_figures_need(served: Served, uploaded: str) -> None:
-    figure(served, f"/sessions/{uploaded}/figures/ranks")
-    request = served.client.get(f"/v1/sessions/{uploaded}").json()["request"]
-    trace = served.client.get(f"/v1/traces/{request['traces'].removeprefix('trace:')}").json()
-    assert trace["analysis"]["ranks"]
-    assert "drawing" not in trace["analysis"]
-
-
-def test_a_folder_of_the_server_is_drawn_too(served: Served, report: dict[str, Any]) -> None:
-    id = served.submit({**SCENARIO, "traces": str(EXAMPLE)})
-    served.end(id, COMPLETED, report=report, verdict="v")
-    assert figure(served, f"/sessions/{id}/figures/timeline").status_code == 200
-
-
 def test_a_folder_that_was_written_anew_is_drawn_anew(
     served: Served, report: dict[str, Any], tmp_path: Path
 ) -> None:
     folder = shutil.copytree(EXAMPLE, tmp_path / "traces")
     id = served.submit({**SCENARIO, "traces": str(folder)})
     served.end(id, COMPLETED, report=report, verdict="v")
-    before = figure(served, f"/sessions/{id}/figures/ranks").json()["data"]
+    before = figure(served, f"/sessions/{id}/figures/ranks").json()["layers"]
     min(folder.glob("*.json.gz")).unlink()
-    assert figure(served, f"/sessions/{id}/figures/ranks").json()["data"] != before
+    assert figure(served, f"/sessions/{id}/figures/ranks").json()["layers"] != before

@@ -1,25 +1,20 @@
-"""The trail groups events into runs of nodes; whatever a tool returned, it is shown in a few words."""
+"""The trail groups events into runs of nodes."""
 
 from typing import Any
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
-from service.db.models import EventRow
-from service.web.session import SubmittedPlan, submitted_plans
-from service.web.trail import nodes_of, outcome, strip_of, trail_of
+from service.sessions.model import EventRow
+from service.sessions.pages.session import submitted_plans
+from service.sessions.pages.trail import PURPOSES, trail_of
 
 
 def event(seq: int, key: str, kind: str, **content: Any) -> EventRow:  # noqa: ANN401 - any JSON
-    return EventRow(
-        seq, key, 100.0 + seq, key.split("/")[-2] if "/" in key else "session", kind, dict(content)
-    )
+    node = key.split("/")[-2] if "/" in key and not key.startswith("state/") else "session"
+    return EventRow(seq=seq, key=key, at=100.0 + seq, node=node, kind=kind, content=dict(content))
 
 
 EVENTS = [
-    EventRow(1, "state/1", 100.0, "session", "state", {"state": "queued"}),
-    EventRow(2, "state/2", 101.0, "session", "state", {"state": "running"}),
+    event(1, "state/1", "state", state="queued"),
+    event(2, "state/2", "state", state="running"),
     event(3, "1/1/coordinator/1", "started"),
     event(4, "1/1/coordinator/2", "routed", step="analyzer", reason="first things first"),
     event(5, "1/1/coordinator/3", "finished", seconds=0.5),
@@ -31,20 +26,46 @@ EVENTS = [
 
 def test_a_trail_groups_events_by_the_run_of_a_node() -> None:
     trail = trail_of(EVENTS)
-    assert [run.node for run in trail.runs] == ["session", "session", "coordinator", "analyzer"]
-    analyzer = trail.runs[-1]
+    assert [move.content["state"] for move in trail.moves] == ["queued", "running"]
+    assert [run.node for run in trail.runs] == ["coordinator", "analyzer"]
+    (analyzer,) = trail.nodes
     assert analyzer.reason == "first things first"
-    assert [(step.title, step.seconds, step.tokens) for step in analyzer.steps] == [
-        ("analyse plan", "250 ms", 0),
-        ("weigh", "1.50 s", 120),
+    assert [(step.event.title, step.seconds, step.tokens) for step in analyzer.steps] == [
+        ("analyse plan", 0.25, 0),
+        ("weigh", 1.5, 120),
     ]
-    assert (trail.current, trail.tokens, trail.tool_calls) == ("analyzer", 120, 1)
+    assert trail.current == "analyzer"
+    assert trail.agents["analyzer"].cost == "1 call, 120 tokens"
+
+
+def test_an_agent_says_what_it_changed_and_repeats_nothing() -> None:
+    told = [("score_plan", "tp 4"), ("checked_references", "1 found")] * 4
+    calls = [
+        event(seq, f"1/1/proposal/{seq}", "tool", tool=tool, outcome=outcome, seconds=0.5)
+        for seq, (tool, outcome) in enumerate(told, 2)
+    ]
+    ended = event(12, "1/1/proposal/12", "finished", seconds=4.5, changed=["search", "turns"])
+    agent = trail_of([event(1, "1/1/proposal/1", "started"), *calls, ended]).agents["proposal"]
+    (run,) = agent.runs
+    assert [(steps[0].event.title, len(steps)) for steps in run.folded] == [
+        ("score plan", 4),
+        ("checked references", 4),
+    ]
+    assert run.changed == ["search", "turns"]
+    assert (agent.cost, agent.outcome) == ("8 calls, 4.50 s", "checked references: 1 found")
+
+
+def test_what_a_person_decided_is_not_folded() -> None:
+    decided = [
+        event(seq, f"1/1/approve/{seq}", "decided", action="edit", by="ana", proposal=seq) for seq in (1, 2)
+    ]
+    assert len(trail_of(decided).runs[0].folded) == 2
 
 
 def test_the_drawing_has_every_node_of_the_graph() -> None:
     from graph.build import WORKERS
 
-    assert {node.name for node in nodes_of(trail_of([]))} == {"coordinator", "report", *WORKERS}
+    assert {*PURPOSES} == {"coordinator", "report", *WORKERS}
 
 
 def test_a_trial_and_the_wait_for_it_are_reported() -> None:
@@ -54,77 +75,26 @@ def test_a_trial_and_the_wait_for_it_are_reported() -> None:
         event(3, "1/1/trial/1", "trial", role="baseline", summary="tp 8", says="measured 2 s per step"),
     ]
     (run,) = trail_of(told).runs
-    assert [(step.title, step.says) for step in run.steps] == [
+    assert [(step.event.title, step.event.summary) for step in run.steps] == [
         ("queued", "job 17"),
         ("running", "job s1-0, nodes n1, n2"),
         ("baseline: tp 8", "measured 2 s per step"),
     ]
 
 
-def test_the_current_node_is_lit_and_no_other() -> None:
-    lit = [node.name for node in nodes_of(trail_of(EVENTS)) if node.is_current]
-    assert lit == ["analyzer"]
-    ended = [*EVENTS, EventRow(9, "state/9", 109.0, "session", "state", {"state": "failed"})]
-    assert [node.name for node in nodes_of(trail_of(ended)) if node.is_current] == []
-
-
-def test_stretches_stay_inside_the_strip() -> None:
-    worked, stretches = strip_of(trail_of(EVENTS))
-    assert worked == ["coordinator", "analyzer"]
-    for stretch in stretches:
-        assert stretch.x >= 0
-        assert stretch.x + stretch.width <= 100.0001
+def test_a_session_that_has_ended_runs_no_node() -> None:
+    assert trail_of([*EVENTS, event(9, "state/9", "state", state="failed")]).current is None
 
 
 def test_time_in_which_nobody_works_takes_no_room_in_the_strip() -> None:
     decided = [
         event(3, "1/1/coordinator/1", "finished", seconds=1.0),
-        EventRow(4, "2/1/approve/1", 9000.0, "approve", "finished", {"seconds": 3.0}),
+        event(4, "2/1/approve/1", "finished", seconds=3.0).model_copy(update={"at": 9000.0}),
+        event(5, "2/2/report/1", "finished", seconds=0.0).model_copy(update={"at": 9001.0}),
     ]
-    _, (first, second) = strip_of(trail_of(decided))
-    assert (first.x, first.width) == (0.0, 25.0)
-    assert (second.x, second.width) == (25.0, 75.0)
-
-
-@pytest.mark.parametrize(
-    ("result", "said"),
-    [
-        ({"summary": "tp 8", "step_time_s": 2.5, "diagnosis": {}}, "tp 8: 2.50 s"),
-        ({"searched": {"plans": 54729}, "proposals": []}, "54,729 legal plans searched"),
-        ({"checked": 161, "faults": []}, "161 numbers, 0 differ"),
-        ({"diagnosis": {"bottleneck": "compute"}}, "limited by compute"),
-        ([1, 2, "and 5 more"], "7 found"),
-        (["ours", "and what more"], "2 found"),
-        (["and more"], "1 found"),
-        ([], "nothing found"),
-        ({}, ""),
-        (None, ""),
-    ],
-)
-def test_what_a_tool_answered_is_told_in_a_few_words(result: object, said: str) -> None:
-    assert outcome(result) == said
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=9),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(
-            st.sampled_from(["summary", "step_time_s", "searched", "plans", "diagnosis"]), inner
-        )
-    ),
-)
-
-
-@given(JSON)
-def test_no_answer_of_a_tool_breaks_the_trail(result: object) -> None:
-    assert isinstance(outcome(result), str)
-
-
-def test_a_trail_of_nothing_is_empty() -> None:
-    trail = trail_of([])
-    assert (trail.runs, trail.current, trail.last_seq) == ([], None, 0)
-    assert strip_of(trail) == ([], [])
+    agents = trail_of(decided).agents.values()
+    placed = [(stretch.x, stretch.width) for agent in agents for stretch in agent.stretches]
+    assert placed == [(0.0, 25.0), (25.0, 75.0), (99.6, 0.4)]
 
 
 def test_a_plan_that_a_person_submitted_is_shown_with_its_score() -> None:
@@ -134,13 +104,13 @@ def test_a_plan_that_a_person_submitted_is_shown_with_its_score() -> None:
         event(1, "1/1/proposal/1", "tool", tool="score_plan", result=scored),  # the agents' own
         event(2, "2/1/approve/1", "decided", action="edit", by="ana", proposal=1),
         event(3, "2/2/proposal/1", "tool", tool="score_plan", result=scored),
-        EventRow(4, "state/4", 104.0, "session", "state", {"state": "waiting_approval"}),
+        event(4, "state/4", "state", state="waiting_approval"),
         event(5, "3/1/approve/1", "decided", action="submit", by="", proposal=1),
         event(6, "3/2/proposal/1", "tool", tool="score_plan", result=refused),
         event(7, "4/1/approve/1", "decided", action="reject", by="ana", proposal=1),
         event(8, "4/2/proposal/1", "tool", tool="score_plan", result=scored),
     ]
-    assert submitted_plans(events) == [
-        SubmittedPlan("ana", "tp 4", "2.00 s per step, +25.0% against proposal 1"),
-        SubmittedPlan("unknown", "tp 3", "3 does not divide 8"),
+    assert [(by, score.summary, score.result) for by, score in submitted_plans(events)] == [
+        ("ana", "tp 4", "2.00 s per step, +25.0% against proposal 1"),
+        ("unknown", "tp 3", "3 does not divide 8"),
     ]

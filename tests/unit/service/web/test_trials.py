@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from service.runtime import jobs_folder
-from service.web.trials import PROGRESS, read_job
+from service.sessions.pages.trials import PROGRESS, read_job
 from tests.unit.service.db.making import append_event
 from tests.unit.service.served import Served
 from tests.unit.service.web.browsing import EVIL, assert_only_text, get
@@ -41,8 +41,8 @@ def test_the_page_shows_the_jobs_of_its_session_with_their_logs(served: Served) 
     assert answer.status_code == 200
     assert "job-7" in page.text
     assert "now 1.20 s" in page.text
+    curve = served.client.get(f"/sessions/{id}/trials/job-7/step%20time").json()
+    assert [round(value, 1) for value in curve["layers"][0]["y"]] == [1.5, 1.4, 1.3, 1.2]
+    assert (curve["x"]["title"], curve["y"]["title"]) == ("step", "step time, s")
+    assert served.client.get(f"/sessions/{id}/trials/job-8/step%20time").status_code == 404
     assert_only_text(answer.text, page)
-
-
-def test_a_session_that_measures_nothing_says_so(served: Served) -> None:
-    assert "predicts and measures nothing" in get(served, f"/sessions/{served.submit()}/trials")[1].text

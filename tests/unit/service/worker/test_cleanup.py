@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import cast
 
 from service.db.engine import Database
-from service.worker.cleanup import end_orphans
+from service.sessions.cleanup import end_orphans
 from tools.launch.folder import JobFolder
 from tools.launch.launcher import Launcher
-from tools.launch.status import Handle, Intent, JobStatus, LaunchError, State
+from tools.launch.status import Handle, Intent, JobState, JobStatus, LaunchError
 from tools.trials.run import LaunchedTrials
 
 
@@ -23,11 +23,11 @@ class Engine:
         return Handle(self.name, key, "1")
 
     def status(self, _: Handle) -> JobStatus:
-        return JobStatus(State.RUNNING)
+        return JobStatus(JobState.RUNNING)
 
     def cancel(self, handle: Handle) -> JobStatus:
         self.ended.append(handle.key)
-        return JobStatus(State.CANCELLED)
+        return JobStatus(JobState.CANCELLED)
 
 
 def begun(jobs: Path, engine: str, session: str) -> str:

@@ -1,0 +1,1 @@
+"""Who may call: API keys, tokens of an issuer, tenants, scopes, cookies; and the audit log."""

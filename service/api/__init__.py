@@ -1,4 +1,0 @@
-"""The REST interface: `app` wires it, each resource has one file with its routes and their schemas.
-
-Not here: who may call (service/auth.py), what is stored (service/db), who runs sessions (service/worker).
-"""

@@ -1,0 +1,1 @@
+"""The knowledge base by REST and as pages."""

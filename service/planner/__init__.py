@@ -1,0 +1,1 @@
+"""Predictions, searches and explanations outside of sessions, and the hardware catalogue."""

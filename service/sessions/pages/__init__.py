@@ -1,0 +1,1 @@
+"""The pages of a session, a file per page: route, view, form."""

@@ -1,0 +1,102 @@
+"""The workbench of a session's page: two plans loss by loss, and the chosen one as chips to edit.
+
+Its state is the address (`?plan=2&vs=today&tp=8`): a link restores it, and it works without a script.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+from service.errors import NotFoundError
+from service.planner.what_if import PLAN_FIELDS, Control, ask, controls_of
+from service.render.text import seconds, signed_percent, times
+from service.render.view import TODAY, PlanView, ReportView, planned_of
+from service.render.waterfall import LossChange, loss_changes
+from tools.errors import InputError
+from tools.recommend.report import Change, changes
+from tools.scenario import Plan
+
+YOURS = "yours"
+CHIP_NAMES = {"zero_stage": "ZeRO", "micro_batch_size": "micro-batch", "sequence_parallel": "seq. parallel"}
+
+
+class Choice(NamedTuple):
+    """A plan to choose: one of the report, of the search, or a person's own."""
+
+    key: str
+    planned: PlanView
+    gain: str
+    """How many times as fast as today."""
+
+
+@dataclass(frozen=True)
+class Workbench:
+    choices: Sequence[Choice]
+    chosen: Choice
+    base: str
+    """The key of the plan that the chips start from."""
+    against: Choice
+    losses: Sequence[LossChange]
+    chips: Sequence[Control]
+    changes: Sequence[Change]
+    """From the plan that it is held against."""
+    refusal: InputError | None
+    measured: str
+    """The measured step of the plan that it is held against."""
+    beside_first: str
+    """Of a plan that is not proposed: its step time beside proposal 1's."""
+
+    chip_names: ClassVar = CHIP_NAMES
+
+    @property
+    def ratio(self) -> str:
+        return times(self.against.planned.prediction.step_time_s / self.chosen.planned.prediction.step_time_s)
+
+
+def workbench_of(
+    view: ReportView, find: Callable[[str], Plan | None], stated: Mapping[str, str]
+) -> Workbench:
+    """`find` knows the plans of the search by the keys that addresses have for them."""
+    plans = {plan.key: plan for plan in view.plans}
+
+    def get(key: str) -> str:
+        if key not in plans:
+            plan = find(key)
+            if plan is None:
+                raise NotFoundError("plan", key)
+            plans[key] = planned_of(f"plan {key[1:]}", view.workload, plan)
+        return key
+
+    first = view.proposals[0]
+    base = chosen = get(stated.get("plan") or str(view.report.chosen or first.key))
+    edits = {name: stated[name] for name in PLAN_FIELDS if stated.get(name)}
+    refusal = None
+    if edits:
+        answer = ask(view.workload, plans[base].plan, edits)
+        refusal = answer.refusal
+        if answer.variant and answer.variant.plan != plans[base].plan:
+            plans[YOURS], chosen = replace(answer.variant, name=YOURS), YOURS
+    against = stated.get("vs") or (TODAY if TODAY in plans else first.key)
+    if get(against) == chosen:
+        against = next((key for key in plans if key != chosen), chosen)
+    today_s = plans[TODAY].prediction.step_time_s if TODAY in plans else None
+
+    def choice(key: str) -> Choice:
+        gain = times(today_s / plans[key].prediction.step_time_s) if today_s and key != TODAY else ""
+        return Choice(key, plans[key], gain)
+
+    planned, before = plans[chosen], plans[against]
+    off = planned.prediction.step_time_s / first.prediction.step_time_s - 1
+    measured = view.measured_step_s(before)
+    return Workbench(
+        choices=[choice(key) for key in plans],
+        chosen=choice(chosen),
+        base=base,
+        against=choice(against),
+        losses=loss_changes(view, before, planned),
+        chips=controls_of(view.workload.with_plan(plans[base].plan), edits)["Plan"],
+        changes=[c for c in changes(before.plan, planned.plan) if c.from_ != c.to],
+        refusal=refusal,
+        measured=seconds(measured) if measured else "",
+        beside_first="" if planned.proposal else f"{signed_percent(off)} beside proposal 1",
+    )

@@ -1,0 +1,1 @@
+"""Profiler traces: uploads in parts, their analysis, expiry, pages."""

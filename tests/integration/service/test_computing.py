@@ -1,0 +1,141 @@
+"""A real server hands what computes to its processes: same answers, a budget, and reads that do not wait."""
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi.routing import iter_route_contexts
+
+from service.app import API_ROUTERS, PAGE_ROUTERS
+from service.http.computing import CHANGING, COMPUTING, WAITING
+from tests.integration.service.api_process import ApiProcess, api_process, asap
+from tests.integration.service.at_work import wait_for
+from tests.unit.service.served import SCENARIO
+
+
+def key_of(folder: Path, tenant: str) -> str:
+    words = ("keys", "add", tenant, "--tenant", tenant, "--scope", "submit", "--scope", "read", "--json")
+    return str(json.loads(asap(folder, *words).stdout)["key"])
+
+
+def client(api: ApiProcess, key: str) -> httpx.Client:
+    return httpx.Client(base_url=api.address, headers={"Authorization": f"Bearer {key}"}, timeout=300)
+
+
+@pytest.fixture
+def api(tmp_path: Path) -> Iterator[ApiProcess]:
+    with api_process(tmp_path, "--role", "api", tenant_cpu_s=0.5, request_s=300) as api:
+        yield api
+
+
+def computers(api: ApiProcess) -> list[int]:
+    """The server's processes that compute, by their command."""
+    assert api.process
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            command = (folder / "cmdline").read_bytes()
+        except OSError:  # it has ended
+            continue
+        if parent == api.process.pid and b"service.computer" in command:
+            found.append(int(folder.name))
+    return found
+
+
+def test_a_process_of_low_priority_answers_as_the_server_would(api: ApiProcess, tmp_path: Path) -> None:
+    with client(api, key_of(tmp_path, "a")) as caller:
+        wait_for(lambda: bool(computers(api)), 30)
+        assert os.getpriority(os.PRIO_PROCESS, computers(api)[0]) > os.getpriority(os.PRIO_PROCESS, 0)
+        answer = caller.post("/v1/predict", json=SCENARIO, headers={"X-Request-Id": "mine"})
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["step_time_s"] > 0
+        assert answer.headers.get_list("X-Request-Id") == ["mine"]
+        assert len(answer.headers.get_list("Content-Security-Policy")) == 1
+        wrong = caller.post(
+            "/v1/predict", json=SCENARIO | {"plan": {"tp": 3}}, headers={"X-Request-Id": "mine"}
+        )
+        assert wrong.status_code == 422
+        assert wrong.json()["request_id"] == "mine"
+        page = caller.get("/what-if")
+        assert "<html" in page.text
+
+
+def test_a_tenant_over_its_budget_is_told_when_to_come_back_and_others_are_not(
+    api: ApiProcess, tmp_path: Path
+) -> None:
+    batch, key = [SCENARIO] * 400, key_of(tmp_path, "a")
+    with client(api, key) as busy, client(api, key_of(tmp_path, "b")) as other:
+
+        def is_over() -> bool:
+            answer = busy.post("/v1/predict/batch", json=batch)
+            assert answer.status_code in (200, 429)
+            return answer.status_code == 429 and int(answer.headers["Retry-After"]) > 0
+
+        wait_for(is_over, 60)
+        with socket.create_connection(("127.0.0.1", api.port), timeout=20) as connection:
+            head = f"POST /v1/predict/batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+            connection.sendall(f"{head}Content-Length: 1000000\r\n\r\n".encode())
+            assert b" 429 " in connection.recv(1000), "before it has sent a body"
+        assert busy.get("/v1/sessions").status_code == 200, "it may read"
+        assert other.post("/v1/predict", json=SCENARIO).status_code == 200
+
+
+def test_a_process_that_ends_amid_a_request_is_replaced(api: ApiProcess, tmp_path: Path) -> None:
+    with client(api, key_of(tmp_path, "a")) as caller, ThreadPoolExecutor(1) as threads:
+        assert caller.post("/v1/predict", json=SCENARIO).status_code == 200
+        before = computers(api)
+        for id in before:
+            os.kill(id, signal.SIGSTOP)  # so that the request is under way when it ends
+        asked = threads.submit(caller.post, "/v1/predict", json=SCENARIO)
+        for id in before:
+            os.kill(id, signal.SIGKILL)
+        assert asked.result().status_code in (200, 500)
+        assert caller.post("/v1/predict", json=SCENARIO).status_code == 200
+        assert not set(before) & set(computers(api))
+
+
+def test_reads_are_answered_while_every_process_is_stopped(api: ApiProcess, tmp_path: Path) -> None:
+    with client(api, key_of(tmp_path, "a")) as caller, ThreadPoolExecutor(60) as threads:
+        assert caller.post("/v1/predict", json=SCENARIO).status_code == 200
+        for id in computers(api):
+            os.kill(id, signal.SIGSTOP)
+        asked = [threads.submit(caller.post, "/v1/predict", json=SCENARIO) for _ in range(60)]
+        wait_for(lambda: sum(one.done() for one in asked) >= 40, 60)  # the others wait for the process
+        assert all(caller.get("/v1/sessions").status_code == 200 for _ in range(50))
+        for id in computers(api):
+            os.kill(id, signal.SIGCONT)
+        assert {one.result().status_code for one in asked} == {200, 429}
+
+
+def test_a_long_body_is_parsed_elsewhere(api: ApiProcess, tmp_path: Path) -> None:
+    with client(api, key_of(tmp_path, "a")) as caller, ThreadPoolExecutor(1) as threads:
+        assert caller.post("/v1/predict", json=SCENARIO).status_code == 200
+        for id in computers(api):
+            os.kill(id, signal.SIGSTOP)
+        long = SCENARIO | {"notes": "x" * 100_000}
+        asked = threads.submit(caller.post, "/v1/sessions", json=long)
+        assert caller.post("/v1/sessions", json=SCENARIO).status_code == 202
+        assert not asked.done()
+        for id in computers(api):
+            os.kill(id, signal.SIGCONT)
+        assert asked.result().status_code == 202
+        kept = caller.post("/v1/knowledge", json={"id": "x", "story": "x" * 100_000})
+        assert kept.status_code == 413
+
+
+def test_every_endpoint_that_is_named_is_there() -> None:
+    routers = (*API_ROUTERS, *PAGE_ROUTERS)
+    known = {
+        f"{method} {route.path}"
+        for router in routers
+        for route in iter_route_contexts(router.routes)
+        for method in route.methods or ()
+    }
+    assert known >= COMPUTING | WAITING | CHANGING

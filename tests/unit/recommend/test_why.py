@@ -1,0 +1,64 @@
+"""Each proposal says why it has its slot; today's plan stays if nothing beats it beyond the error."""
+
+import math
+
+import pytest
+
+from tests.unit.graph.cases import run
+from tests.unit.recommend.cases import MIXTRAL, TOO_LARGE, Raw, llama, recommendation, workload_for
+from tools.recommend.report import Recommendation
+from tools.recommend.why import why_not_fastest
+
+
+def kept() -> tuple[Raw, Recommendation]:
+    """A job that runs what ASAP would propose, with its settings."""
+    best = recommendation(llama()).proposals[0]
+    raw = llama(plan=best.plan.model_dump(mode="json", exclude_none=True))
+    raw["training"] = {**raw["training"], **best.settings}
+    return raw, recommendation(raw)
+
+
+@pytest.mark.parametrize("raw", [llama(), llama(plan=None), MIXTRAL, kept()[0]], ids=str)
+def test_every_slot_has_its_reason_in_twenty_words_with_a_number(raw: Raw) -> None:
+    proposals = recommendation(raw).proposals
+    for proposal in proposals:
+        assert 0 < len(proposal.why.split()) <= 20
+        assert any(character.isdigit() for character in proposal.why)
+    first, fastest = proposals[0], min(proposals, key=lambda entry: entry.prediction.step_time_s)
+    assert fastest.why in why_not_fastest(proposals)
+    gap = first.prediction.step_time_s / fastest.prediction.step_time_s - 1
+    assert f"{gap:.1%} behind the fastest" in first.why or first is fastest or not first.changes
+
+
+def test_nothing_beats_what_runs_so_it_stays_and_the_others_say_what_they_would_need() -> None:
+    raw, result = kept()
+    first, *others = result.proposals
+    assert (first.role, first.changes, first.settings, first.speedup) == ("recommended", [], {}, 1.0)
+    assert first.why.startswith("Keep today's plan: the best other is predicted at ")
+    assert others
+    for other in others:
+        assert other.speedup
+        assert math.log(other.speedup) <= workload_for(raw).pair_error
+        assert "to win" in other.why
+        assert other.role == "alternative" or other.speedup >= 1.0
+
+
+def test_a_plan_that_runs_though_it_does_not_fit_is_asked_about() -> None:
+    report = run(llama(plan=TOO_LARGE))[0].report
+    assert report is not None
+    assert report.baseline is not None
+    assert not report.baseline.fits
+    (question,) = [entry for entry in report.questions if entry.field == "plan"]
+    assert f"{report.baseline.peak_memory_gib:.1f} GiB" in question.text
+    assert report.proposals[0].changes
+
+
+def test_each_proposal_has_its_step_if_things_are_worse_and_one_is_the_most_robust() -> None:
+    proposals = recommendation(llama()).proposals
+    for proposal in proposals:
+        told = proposal.robustness
+        assert told is not None
+        assert told.expected_s == proposal.prediction.step_time_s
+        assert min(told.worst_s, told.half_network_s, told.slow_node_s) >= told.expected_s
+        assert 0 < told.fits_less_memory <= proposal.prediction.fit_probability
+    assert sum(reason.ref == "robust" for entry in proposals for reason in entry.evidence) == 1

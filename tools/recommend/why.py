@@ -1,0 +1,76 @@
+"""Why a proposal has its slot: a sentence of at most twenty words, with its numbers, against the fastest and
+against today.
+"""
+
+from collections.abc import Sequence
+
+from tools.recommend.report import Proposal
+
+SAME_GIB = 0.05
+
+
+def why(own: Proposal, proposals: Sequence[Proposal]) -> str:
+    """`proposals` are all of them, best first; one of them is the fastest."""
+    first, fastest = proposals[0], min(proposals, key=_step_s)
+    gain = f"{own.speedup:.2f}x today" if own.speedup else f"{_step_s(own):.3g} s per step"
+    if own.measured:
+        return f"Measured: {own.measured.step_time_s:.3g} s per step."
+    if own is first and is_today(own):
+        return f"Keep today's plan: {_best_other(proposals)}."
+    if own.speedup and own.speedup < 1.0:
+        needed = f"it must measure {1.0 / own.speedup - 1.0:.1%} faster than predicted to win"
+        return f"Slower than today ({own.speedup:.2f}x): {needed}."
+    if is_today(first):
+        needed = f"it must measure beyond the {_error(own):.1%} that a comparison errs by to win"
+        return f"Predicted {gain}: {needed}."
+    if own is fastest:
+        rivals = [first] if own is not first else sorted(proposals, key=_step_s)[1:2]
+        ahead = [
+            f"{_apart(rival, own)} ahead of the {'first' if rival is first else 'next'}, " for rival in rivals
+        ]
+        return f"The fastest by prediction, {''.join(ahead)}{gain}{_memory(own, first)}."
+    memory = _memory(own, fastest if own is first else first)
+    return f"{_apart(own, fastest)} behind the fastest, {gain}{memory}."
+
+
+def why_not_fastest(proposals: Sequence[Proposal]) -> str:
+    """The long form: what the first has over the fastest, and what was known of it."""
+    first, fastest = proposals[0], min(proposals, key=_step_s)
+    if first is fastest:
+        return f"The first proposal is the fastest by prediction. {first.why}"
+    reasons = [item.says for item in first.evidence if item.kind in ("knowledge", "trial")]
+    said = "".join(f" {text[:1].upper()}{text[1:]}." for text in reasons)
+    return f"Proposal 1: {first.why}{said} Proposal {fastest.rank}: {fastest.why}"
+
+
+def is_today(proposal: Proposal) -> bool:
+    return proposal.speedup is not None and not proposal.changes and not proposal.settings
+
+
+def _best_other(proposals: Sequence[Proposal]) -> str:
+    if len(proposals) < 2:
+        return "no other was found"
+    best = min(proposals[1:], key=_step_s)
+    return f"the best other is predicted at {best.speedup:.2f}x, and a comparison errs by {_error(best):.1%}"
+
+
+def _error(proposal: Proposal) -> float:
+    return (proposal.speedup_high or 1.0) / (proposal.speedup or 1.0) - 1.0
+
+
+def _step_s(proposal: Proposal) -> float:
+    return proposal.prediction.step_time_s
+
+
+def _apart(slower: Proposal, faster: Proposal) -> str:
+    return f"{_step_s(slower) / _step_s(faster) - 1.0:.1%}"
+
+
+def _memory(own: Proposal, other: Proposal) -> str:
+    """How the needs of the two differ, if they do, with the chances to fit."""
+    more = own.prediction.peak_memory_gib - other.prediction.peak_memory_gib
+    if abs(more) < SAME_GIB:
+        return ""
+    own_chance, chance = (f"{entry.prediction.fit_probability:.0%}" for entry in (own, other))
+    fits = f" (fits: {own_chance}, not {chance})" if own_chance != chance else ""
+    return f"; needs {abs(more):.1f} GiB {'more' if more > 0 else 'less'}{fits}"
