@@ -48,7 +48,6 @@ def read_model(settings: SettingsReader) -> ModelFields:
         name: settings.integer(argument, minimum=int(argument != "mtp_num_layers")) or None
         for argument, name in MODEL_FIELDS.items()
     }
-    settings.flag("mtp_use_repeated_layer")  # one set of weights; every depth runs
     vocabulary = settings.integer("padded_vocab_size") or settings.integer("vocab_size")
     tokenizer = settings.word("tokenizer_type")
     step = settings.integer("make_vocab_size_divisible_by") or VOCABULARY_STEP
@@ -66,6 +65,7 @@ def read_model(settings: SettingsReader) -> ModelFields:
         "vocab_size": vocabulary,
         # Megatron ties the embeddings by default.
         "tie_word_embeddings": not settings.flag("untie_embeddings_and_output_weights"),
+        "mtp_use_repeated_layer": settings.flag("mtp_use_repeated_layer") or None,
     }
     if "model_type" in model:  # the family's class has defaults of its own, which Megatron's run has not
         absent = ("num_experts", "shared_expert_intermediate_size", "num_nextn_predict_layers")

@@ -183,6 +183,7 @@ def model_facts(m: ModelSpec) -> Mapping[str, float]:
         "groups_per_token": m.topk_group or 0,
         "prediction_layers": m.num_nextn_layers,
         "prediction_heads": m.num_nextn_predict_layers,
+        "repeated_layers": m.num_repeated_nextn_layers,
     }
 
 

@@ -86,10 +86,13 @@ class Columns:
 
 @dataclass(frozen=True)
 class Stages:
-    """Layers of an inner stage and of the last one, which also holds the head."""
+    """Layers that an inner stage runs, and the last one, which also holds the head; and those whose weights
+    each holds, which are fewer where depths of prediction share theirs."""
 
     inner: Array
     last: Array
+    inner_held: Array
+    last_held: Array
     moe_share: Array
 
 
@@ -138,6 +141,7 @@ class Inputs(Columns):
     groups_per_token: Array
     prediction_layers: Array
     prediction_heads: Array
+    repeated_layers: Array
     # cluster
     devices: Array
     gemm_peak: Array
@@ -281,7 +285,10 @@ class Inputs(Columns):
         last = maximum(layers - inner * (self.pp - 1.0), 1.0)
         # leading dense layers stand on the first stage, so the others hold a larger share of experts
         staged = self.moe_layers / maximum(self.layers - self.leading_dense, 1.0)
-        return Stages(inner, last, where(self.pp > 1, staged, self.moe_layers / self.layers))
+        last_held = maximum(last - self.repeated_layers, 1.0)  # prediction stands on the last stage
+        inner_held = where(self.pp > 1, inner, last_held)
+        moe_share = where(self.pp > 1, staged, self.moe_layers / self.layers)
+        return Stages(inner, last, inner_held, last_held, moe_share)
 
     @property
     def is_moe(self) -> Array:

@@ -229,14 +229,14 @@ def state_bytes(x: Inputs, s: MemorySettings) -> ModelState:
     lay, vocabulary = x.stages, vocabulary_parameters(x)
     dense, expert = layer_parameters(x, lay.moe_share)
     matrices = vocabulary * where(x.pp > 1, 1.0, 2.0 - x.tied)
-    first = _state(x, s, dense * lay.inner, expert * lay.inner, matrices)
-    last = _state(x, s, dense * lay.last, expert * lay.last, matrices)
+    first = _state(x, s, dense * lay.inner_held, expert * lay.inner_held, matrices)
+    last = _state(x, s, dense * lay.last_held, expert * lay.last_held, matrices)
     # Weights gathered ahead of use: some layers, or all until backward; the embedding or output matrix.
     # Beside them a layer's gradient, and its copy that is reduced.
     is_open = x.reshard_after_forward < NEVER_RESHARDED
     keeps = (x.reshard_after_forward == NEVER_RESHARDED) | (x.zero_stage < 3)
     keeps = keeps | (is_open & (x.pp > 1) & (s.keeps_gathered_in_pipelines > 0))
-    layers = where(keeps, lay.inner, s.gathered_layers)
+    layers = where(keeps, lay.inner_held, s.gathered_layers)
     reduced = s.gathered_gradients * (x.value_bytes + x.reduced_bytes) * x.trained_share
     gathered = (dense + expert) * (layers * x.stored_bytes + reduced)
     gathered = gathered + vocabulary * (x.value_bytes + reduced)
@@ -257,7 +257,8 @@ def stage_memory(x: Inputs, s: MemorySettings) -> list[tuple[float, float]]:
     of one micro-batch."""
     state, buffers, lay = state_bytes(x, s), activity_bytes(x, s).buffers, x.stages
     dense, expert = layer_parameters(x, lay.moe_share)
-    between = sum(_state(x, s, dense * lay.inner, expert * lay.inner, ZERO), state.gathered + state.runtime)
+    inner = _state(x, s, dense * lay.inner_held, expert * lay.inner_held, ZERO)
+    between = sum(inner, state.gathered + state.runtime)
     kept, held = layer_activity(x, s).kept * _reserved(x, s), state.total
     return [
         (float(held.first + buffers.first), float(kept * _first_layers(x))),

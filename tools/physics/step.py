@@ -133,8 +133,8 @@ def sharded_parts(x: Inputs, c: Coefficients) -> Sharded:
     """Depends on the plan by SHARDING_FIELDS alone."""
     lay = x.stages
     dense, expert = layer_parameters(x, lay.moe_share)
-    dense = dense * lay.inner + vocabulary_parameters(x) * where(x.pp > 1, 1.0, 2.0 - x.tied)
-    expert = expert * lay.inner
+    dense = dense * lay.inner_held + vocabulary_parameters(x) * where(x.pp > 1, 1.0, 2.0 - x.tied)
+    expert = expert * lay.inner_held
     # Adam over the parameters that a rank updates; on the host, it waits for gradients to arrive, for the
     # host's memory, and for the weights to come back
     local = (dense / dense_shards(x) + expert / expert_shards(x)) * x.trained_share
@@ -142,7 +142,7 @@ def sharded_parts(x: Inputs, c: Coefficients) -> Sharded:
     copied_s = local * (x.reduced_bytes + x.value_bytes) / x.host_link
     on_host = copied_s + local * x.optimizer_bytes / HOST_MEMORY_PER_DEVICE
     optimizer_s = where(x.offloads_optimizer > 0, on_host, on_device)
-    return Sharded(data_s(x, c, dense, expert, lay.inner), optimizer_s)
+    return Sharded(data_s(x, c, dense, expert, lay.inner_held), optimizer_s)
 
 
 def before_sharding_s(x: Inputs, c: Coefficients, pace: Pace) -> Array:

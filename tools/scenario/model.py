@@ -103,6 +103,8 @@ class ModelSpec(StrictModel):
     """Depths of multi-token prediction as they run, also where one set of weights serves all."""
     layers_per_nextn: Annotated[int, Field(ge=0, le=100), WHOLE] = Field(0, exclude_if=_absent)
     """Layers of each depth, where a layer is a mixer or a feed-forward part (Nemotron's "*E": 2); 0: one."""
+    mtp_use_repeated_layer: bool = Field(False, exclude_if=_absent)
+    """One depth's weights serve all (Megatron-LM, --mtp-use-repeated-layer)."""
 
     index_n_heads: Width = Field(0, exclude_if=_absent)
     index_head_dim: Width = Field(0, exclude_if=_absent)
@@ -144,6 +146,12 @@ class ModelSpec(StrictModel):
     def num_nextn_layers(self) -> int:
         """That multi-token prediction runs beside the model's own."""
         return self.num_nextn_predict_layers * max(self.layers_per_nextn, 1)
+
+    @property
+    def num_repeated_nextn_layers(self) -> int:
+        """Of those, the ones that run on another depth's weights."""
+        depths = self.num_nextn_predict_layers if self.mtp_use_repeated_layer else 0
+        return max(depths - 1, 0) * max(self.layers_per_nextn, 1)
 
     @property
     def is_mla(self) -> bool:

@@ -169,3 +169,18 @@ def test_a_plan_fits_when_its_peak_is_below_the_device_s_memory() -> None:
     for capacity, fits in ((peak - 1.0, False), (peak, True)):
         costs = replace(s, x=replace(s.x, memory_bytes=number(capacity))).costs()
         assert bool(costs.fits[0]) is fits
+
+
+def test_depths_of_prediction_that_share_weights_hold_one_depth_s_and_run_all() -> None:
+    """Megatron-LM, --mtp-use-repeated-layer."""
+    plan = {"ep": 8, "zero_stage": 0}
+
+    def deep(depths: int, **more: bool) -> Scene:
+        return scene(model=MODELS["deepseek-v3"] | {"num_nextn_predict_layers": depths} | more, **plan)
+
+    one, three, repeated = deep(1), deep(3), deep(3, mtp_use_repeated_layer=True)
+    assert parts(repeated).optimizer == pytest.approx(parts(one).optimizer)
+    assert parts(repeated).parameters == pytest.approx(parts(one).parameters)
+    assert parts(repeated).parameters < parts(three).parameters
+    assert parts(repeated).activations == pytest.approx(parts(three).activations)
+    assert parts(repeated).activations > parts(one).activations
