@@ -118,7 +118,8 @@ def headline_of(
         split=diagnosis.shares,
     )
     who = last.by if last and last.by and len(last.by.split()) <= MAX_NAME_WORDS else "A person"
-    text = _sentence(headline, who, "the default" if is_default else "today", others_tried, today, diagnosis)
+    base, unfit = "the default" if is_default else "today", today and workload.why_unfit(today)
+    text = _sentence(headline, who, base, others_tried, today, unfit, diagnosis)
     return headline.model_copy(update={"text": text})
 
 
@@ -185,6 +186,7 @@ def _sentence(
     base: str,
     others_tried: bool,
     today: PredictedPlan | None,
+    unfit: str | None,
     diagnosis: Diagnosis,
 ) -> str:
     """A person's decision first, then what was measured, then what is predicted."""
@@ -208,9 +210,8 @@ def _sentence(
             rivals = "no plan that was tried is clearly faster" if others_tried else "no other plan was tried"
             return f"Measured: {whose} plan takes {pace}; {rivals}."
         return f"Measured: proposal {rank} takes {pace}; {faster or f'{whose} plan could not be measured'}."
-    if headline.stance == "unfit" and today:
-        needed = f"{today.prediction.peak_memory_gib:.1f} GiB, more than there is"
-        return f"Today's plan needs {needed}; proposal {rank} fits: {pace}."
+    if headline.stance == "unfit":
+        return f"Today's plan {unfit}; proposal {rank} fits: {pace}."
     if headline.stance == "start":
         loss = f" {limit.kind}: {limit.name}, {share} of it." if limit.source == "model" else ""
         return f"Start with proposal {rank}: {pace}, {headline.mfu:.0%} MFU.{loss}"

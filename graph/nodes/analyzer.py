@@ -28,6 +28,7 @@ from tools.recommend.measured import measured_workload
 from tools.recommend.optimize import analyse
 from tools.recommend.report import CompetingCause, Diagnosis, Fact
 from tools.recommend.situation import Facts, situation
+from tools.recommend.workload import PredictedPlan
 from tools.scenario import Plan, Scenario
 from tools.trace.report import Profile
 
@@ -144,10 +145,11 @@ def analyse_plan(
     if not has_trials:
         workload, recalibrated = measured_workload(workload, plan, profile, measured_step_s)
     prediction, diagnosis = analyse(workload, plan, profile, recalibrated)
+    unfit = workload.why_unfit(PredictedPlan(plan, prediction))
     return PlanAnalysis(
         prediction,
         diagnosis,
-        [*(profile_hypotheses(profile) if profile else []), *predicted_hypotheses(prediction)],
+        [*(profile_hypotheses(profile) if profile else []), *predicted_hypotheses(prediction, unfit)],
         situation(workload, plan, prediction, profile),
         workload.calibration.to_data() if recalibrated else None,
         basis_of(scenario.model_copy(update={"plan": plan}), workload.calibration),

@@ -67,7 +67,7 @@ def report(state: State, services: NodeServices) -> State:
         authors=texts.authors,
         facts=state.get("facts", []),
         hypotheses=analysis.hypotheses,
-        questions=[*state.get("questions", []), *_memory_question(state)],
+        questions=[*state.get("questions", []), *_memory_question(state, services)],
         chosen=texts.headline.rank,
         diagnosis=analysis.diagnosis,
         baseline=analysis.baseline,
@@ -118,10 +118,12 @@ def report(state: State, services: NodeServices) -> State:
     return services.done(report=whole)
 
 
-def _memory_question(state: State) -> list[PersonQuestion]:
-    """Today's plan cannot run by the memory model: a person must say whether it does."""
+def _memory_question(state: State, services: NodeServices) -> list[PersonQuestion]:
+    """Today's plan cannot run by the memory model, and no run says so: a person must say whether it does."""
     session, baseline = state["session"], state["analysis"].baseline
     if session.plan is None or session.plan_is_default or baseline is None or baseline.fits:
+        return []
+    if services.context.workload(state["scenario"]).has_crashed(session.plan):
         return []
     text = (
         f"By the memory model today's plan needs {baseline.peak_memory_gib:.1f} GiB per device: too much. "

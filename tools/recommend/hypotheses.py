@@ -86,15 +86,16 @@ class Hypothesis(ClosedModel):
         return frozenset(item.ref for item in self.evidence)
 
 
-def predicted_hypotheses(prediction: Prediction) -> list[Hypothesis]:
-    """Every term of the predicted step that costs enough, the dearest first, after what does not fit."""
+def predicted_hypotheses(prediction: Prediction, unfit: str | None = None) -> list[Hypothesis]:
+    """Every term of the predicted step that costs enough, the dearest first, after what does not fit;
+    `unfit` is why the plan is not expected to run (`Workload.why_unfit`)."""
     whole, terms_of = prediction.step_time_s, dict[HypothesisCause, list[str]]()
     for term in prediction.breakdown_s:
         terms_of.setdefault(CAUSE_OF_TERM[term], []).append(term)
     costs = {cause: sum(prediction.breakdown_s[term] for term in terms) for cause, terms in terms_of.items()}
     made = []
-    if not prediction.fits:
-        says = f"the plan needs {prediction.peak_memory_gib:.1f} GiB per device, more than there is"
+    if unfit is not None:
+        says = f"the plan {unfit}"
         evidence = [Evidence(kind="model", ref="memory_gib", says=says)]
         predicts = "the job does not start"
         made.append(

@@ -150,7 +150,9 @@ def _stays(workload: Workload, today: PredictedPlan, proposals: Sequence[Proposa
     """Whether no plan beats today's by more than a comparison errs, and today's may be proposed."""
     fastest_s = min(entry.prediction.step_time_s for entry in proposals)
     gain = math.log(today.prediction.step_time_s / fastest_s)
-    if gain > workload.pair_error or today.prediction.peak_memory_gib > workload.limit_gib:
+    if gain > workload.pair_error or workload.why_unfit(today) is not None:
+        return False
+    if today.prediction.peak_memory_gib > workload.limit_gib and not workload.has_run(today.plan):
         return False
     return workload.permits(today.plan) and workload.objection(today.plan) is None
 

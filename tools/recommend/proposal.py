@@ -44,9 +44,8 @@ def proposal(
         evidence.append(Evidence(kind="model", ref="baseline", says=f"today: {largest(before)}"))
         ratio, moved = before.step_time_s / prediction.step_time_s, difference(before, prediction)
         start = f"{span(before.step_time_s, prediction.step_time_s)} s per step ({ratio:.2f}x)."
-        if not before.fits:
-            needed = f"{before.peak_memory_gib:.1f} GiB of {workload.capacity_gib:.1f}"
-            start = f"Today's plan needs {needed}; this one fits."
+        if unfit := workload.why_unfit(today):
+            start = f"Today's plan {unfit}; this one fits."
         rationale = f"{start} {moved[:1].upper()}{moved[1:]}."
         if before.fits and abs(math.log(ratio)) <= workload.pair_error:
             rationale += " The difference is inside the error of a comparison: measure before you switch."

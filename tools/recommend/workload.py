@@ -153,6 +153,22 @@ class Workload:
         seen = self.calibration.seen
         return bool(seen and any(not run.crashed for run in seen.of_plan(self.with_plan(plan))))
 
+    def has_crashed(self, plan: Plan) -> bool:
+        """Whether a run of the plan crashed."""
+        seen = self.calibration.seen
+        return bool(seen and any(run.crashed for run in seen.of_plan(self.with_plan(plan))))
+
+    def why_unfit(self, planned: PredictedPlan) -> str | None:
+        """Why a plan is not expected to run, as said of it; None if it is."""
+        prediction = planned.prediction
+        if prediction.fits:
+            return None
+        if self.has_crashed(planned.plan):
+            return "crashed"
+        if prediction.peak_memory_gib > self.capacity_gib:
+            return f"needs {prediction.peak_memory_gib:.1f} GiB of {self.capacity_gib:.1f}"
+        return f"is {prediction.fit_probability:.0%} likely to run: plans like it crashed"
+
     def why_inexpressible(self, plan: Plan) -> str | None:
         if not self._is_written:
             return None

@@ -67,3 +67,14 @@ def test_the_first_proposal_never_crashed_and_each_crash_moves_it_on() -> None:
         assert plan not in firsts
         firsts.append(plan)
         runs.append(crash_of(job.model_copy(update={"plan": plan})))
+
+
+def test_today_s_plan_stays_first_until_it_crashes() -> None:
+    job = scenario().model_copy(update={"plan": None})
+    today = propose(workload_of(job)).proposals[0].plan
+    job = job.model_copy(update={"plan": today})
+    assert propose(workload_of(job)).proposals[0].plan == today
+    crashed = workload_of(job, with_seen(shipped_calibration(), [crash_of(job)]))
+    proposals = propose(crashed).proposals
+    assert today not in [each.plan for each in proposals]
+    assert proposals[0].rationale.startswith("Today's plan crashed; this one fits.")
