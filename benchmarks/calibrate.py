@@ -180,7 +180,7 @@ def pair_errors(base: Calibration, runs: Sequence[Run]) -> tuple[float, float]:
     for i, run in enumerate(runs):
         others = np.arange(len(runs)) != i
         true = measured_s[others] / measured_s[i]
-        own_s = seconds(scenarios, calibrate([run], base, own=True).calibration)
+        own_s = seconds(scenarios, calibrate((), base, own=[run]).calibration)
         without.append(errors_of(general_s[others] / general_s[i], true))
         with_run.append(errors_of(own_s[others] / measured_s[i], true))
     return float(np.median(np.concatenate(without))), float(np.median(np.concatenate(with_run)))
@@ -228,7 +228,7 @@ def trials_by_gain(sweep: Sweep, base: Calibration) -> int:
     runs: list[Run] = []
     left = list(range(len(sweep.scenarios)))
     for number in range(1, MAX_TRIALS + 1):
-        calibration = calibrate(runs, base, own=True).calibration
+        calibration = calibrate((), base, own=runs).calibration
         gains, predicted_s = expected_gains([sweep.scenarios[i] for i in left], calibration, runs)
         place = left[int(np.lexsort((predicted_s, -gains))[0])]
         if sweep.is_near(place):

@@ -169,7 +169,7 @@ def _print_errors(together: Measured) -> bool:
     print(f"{'workload':12}{'before':>8}{'after the baseline':>20}{'inside 80% interval':>21}{'worst':>8}")
     every = []
     for workload, rows, baseline in together:
-        calibration = calibrate([baseline], own=True).calibration
+        calibration = calibrate((), own=[baseline]).calibration
         before = _errors(rows, predicted_s(workload, rows, None))
         after = _errors(rows, predicted_s(workload, rows, calibration))
         every += after
@@ -199,7 +199,7 @@ def _row_of(rows: list[Row], workload: Workload) -> Row:
 
 
 def _as_data(workload: Workload, rows: list[Row], baseline: Run) -> dict[str, object]:
-    calibration = calibrate([baseline], own=True).calibration
+    calibration = calibrate((), own=[baseline]).calibration
     predicted = predicted_s(workload, rows, calibration)
     plans = [
         {

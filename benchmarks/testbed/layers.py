@@ -124,7 +124,7 @@ def results(root: Path = FOLDER) -> Iterator[Predicted]:
                 for i, (s, seconds) in enumerate(samples)
             ]
             before_s = predict([scenario])[0].step_time_s
-            after_s = predict([scenario], calibrate(runs, own=True).calibration)[0].step_time_s
+            after_s = predict([scenario], calibrate((), own=runs).calibration)[0].step_time_s
             assert scenario.plan is not None
             yield Predicted(f"{workload.name} {plan_name(scenario.plan)}", measured_s, before_s, after_s)
 

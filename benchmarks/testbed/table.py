@@ -111,7 +111,7 @@ def asap(workload: Workload, rows: Sequence[Row], baseline: Run) -> list[Row]:
     left, order = [row for row in rows if row.plan != first], [row for row in rows if row.plan == first]
     while left and len(order) < MAX_TRIALS:
         scenarios = [workload.scenario.model_copy(update={"plan": row.plan}) for row in left]
-        gains, _ = expected_gains(scenarios, calibrate(runs, own=True).calibration, runs)
+        gains, _ = expected_gains(scenarios, calibrate((), own=runs).calibration, runs)
         place = int(gains.argmax())
         row = left.pop(place)
         measured = Measured(step_time_s=row.step_time_s)

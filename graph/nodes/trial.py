@@ -94,9 +94,9 @@ def trial(state: State, services: NodeServices) -> State:
             update["scenario"] = state["scenario"].model_copy(update={"plan": due.plan})
         if new[-1].status == "cancelled":
             break
-    if measured(new):
-        comparable = measured([*known, *new])
-        update["calibration"] = services.run(calibrate_model, scenario=state["scenario"], trials=comparable)
+    if runs_of(state["scenario"], new):
+        ended = [*known, *new]
+        update["calibration"] = services.run(calibrate_model, scenario=state["scenario"], trials=ended)
     return services.done(**update, trials=new)
 
 
@@ -214,10 +214,10 @@ def outcome_in_words(trial: Trial) -> str:
 def calibrate_model(
     context: Context, scenario: Scenario, trials: Sequence[TrialRecord]
 ) -> dict[str, JsonValue]:
-    """The cost model as the cluster's runs and all measured trials make it."""
-    runs = [*context.runs, *runs_of(scenario, trials)]
+    """The cost model as the cluster's runs and all trials that ended make it: out of memory says something
+    too."""
     base = None if context.runs else context.calibration
-    learned = calibrate(runs, base, own=True).calibration
+    learned = calibrate(context.runs, base, own=runs_of(scenario, trials)).calibration
     before = context.session_calibration.seen if context.session_calibration else None
     told = [run for run in before.runs if run.source in TOLD] if before else []
     return with_seen(learned, [*(learned.seen.runs if learned.seen else ()), *told]).to_data()

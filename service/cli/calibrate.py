@@ -67,9 +67,9 @@ def read_calibration(source: str | None) -> tuple[Calibration | None, tuple[Run,
     if data.get("format") == CONSTANTS_FORMAT:
         return parse_cluster_calibration(data, "--calibration").apply(), ()
     name, runs = parse_file(data, "--calibration")
-    learned = calibrate(runs, name=name, own=all(run.source in OWN_SOURCES for run in runs))
-    without = {run.number for run in learned.left_out}
-    return learned.calibration, tuple(run for i, run in enumerate(runs) if i not in without)
+    is_own = all(run.source in OWN_SOURCES for run in runs)  # one session of trials, or one probe
+    learned = calibrate((), name=name, own=runs) if is_own else calibrate(runs, name=name)
+    return learned.calibration, tuple(runs)
 
 
 def run(args: Namespace) -> None:

@@ -243,7 +243,7 @@ def run_layers(args: Namespace, out: Path) -> None:
     samples = samples_of(scenario)
     trials = _trials(args, out, worker=False)
     runs = [measure_sample(trials, args.template, sample) for sample in samples]
-    learned = calibrate(runs, own=True)
+    learned = calibrate((), own=runs)
     _write_runs(out, scenario.cluster.name or "", runs)
     usual, scaled = predict([scenario])[0], predict([scenario], learned.calibration)[0]
     if args.json:

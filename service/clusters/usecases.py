@@ -41,7 +41,7 @@ class ClusterState:
     updated_at: float
     learned: Calibrated
     runs: tuple[Run, ...] = ()
-    """Those that were learned from."""
+    """All that count, those that nothing was learned from among them."""
     probes: tuple[tuple[float, Run], ...] = ()
     """With the time at which each was reported."""
 
@@ -171,12 +171,10 @@ def find_cluster(database: Database, tenant: str, name: str | None) -> ClusterSt
         learned = replace(learned, calibration=replace(learned.calibration, cluster=named))
     if stored is None:
         _keep_fit(database, tenant, name, version, learned)
-    without = {run.number for run in learned.left_out}
-    used = tuple(run for number, run in enumerate(runs) if number not in without)
     probes = tuple((at, run) for at, run in reported if run.measured.constants)
     if len(_learned) >= MAX_CACHED:
         _learned.pop(next(iter(_learned)))
-    _learned[place] = ClusterState(name, version, max(at for at, _ in rows), learned, used, probes)
+    _learned[place] = ClusterState(name, version, max(at for at, _ in rows), learned, tuple(runs), probes)
     return _learned[place]
 
 
@@ -219,6 +217,6 @@ def calibration_of(database: Database, tenant: str, name: str | None) -> Calibra
 
 
 def runs_known(database: Database, tenant: str, name: str | None) -> tuple[Run, ...]:
-    """What that was learned from: a session's trials join it."""
+    """The runs of that: a session's trials join them, and all are judged again."""
     state = find_cluster(database, tenant, name)
     return state.runs if state else ()

@@ -120,8 +120,8 @@ class Calibration:
             side, here = self.cluster.quantile * deviation, self.cluster.is_here(keys)
             below, above = (np.where(here, np.minimum(side, each * widest), each) for each in (below, above))
         if self.seen is not None:
-            error = SIGMAS * np.hypot(self.seen.errors(self.seen.same(x, keys)), self._unsure)
-            below, above = np.minimum(below, error), np.minimum(above, error)
+            seen, same = self.seen, self.seen.same(x, keys)
+            below, above = (seen.narrowed(same, each, self._unsure, SIGMAS) for each in (below, above))
         return terms.total * np.exp(-below), terms.total * np.exp(above)
 
     def deviation(self, x: Inputs, keys: RowKeys, terms: StepTerms, correction: Correction) -> Array:
@@ -130,8 +130,7 @@ class Calibration:
         if self.cluster is not None:
             spread = self.cluster.deviation(x, keys, self.shifts, spread)
         if self.seen is not None:
-            error = np.hypot(self.seen.errors(self.seen.same(x, keys)), self._unsure)
-            spread = np.minimum(spread, error)
+            spread = self.seen.narrowed(self.seen.same(x, keys), spread, self._unsure)
         return spread
 
     def memory_settings(self, keys: RowKeys, precisions: Sequence[str]) -> MemorySettings:

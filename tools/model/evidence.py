@@ -56,6 +56,8 @@ class SeenRuns:
     """How likely it is, for a crash, that memory was short."""
     prior: ClusterPrior
     memory_error: float
+    doubts: tuple[float, ...] = ()
+    """By how much each is off what the other runs allow, in log time; 0: it is not."""
 
     @cached_property
     def _encoded(self) -> tuple[Inputs, RowKeys]:
@@ -86,10 +88,22 @@ class SeenRuns:
             found &= equal | is_open if name in RECOMPUTATION else equal
         return found
 
+    @cached_property
+    def _doubts(self) -> Array:
+        return np.array(self.doubts or [0.0] * len(self.runs))
+
+    def _timed(self, same: BoolArray) -> Array:
+        """Which runs say what each row takes: those that crashed do not, nor those that are off what other
+        runs allow beside any that are not."""
+        timed = same & (self._crashed == 0)
+        usual = timed & (self._doubts == 0)
+        said: Array = np.where(usual.any(axis=1)[:, None], usual, timed).astype(np.float64)
+        return said
+
     def correct(self, same: BoolArray, log_factor: Array, unsure: float = 0.0) -> Array:
         """The log factor on each row's time: as measured if it was, else nearer to what was told; less so the
         more runs of one plan differ (`unsure`: their deviation beyond the usual)."""
-        timed = same * (self._crashed == 0)
+        timed = self._timed(same)
         made = np.array(np.broadcast_to(log_factor, (len(same),)))
         for is_told, share in ((True, TOLD_SHARE), (False, 1.0)):
             of_kind = timed * (self._is_told == is_told)
@@ -101,14 +115,25 @@ class SeenRuns:
 
     def errors(self, same: BoolArray) -> Array:
         """Standard deviation of the log time of each row that was run; infinite for others."""
-        ran = same * (self._crashed == 0)
-        noise = [math.hypot(run.measured.noise, ERRORS.get(run.source, RUN_ERROR)) for run in self.runs]
+        ran = self._timed(same)
+        # either it or the other runs are right: half of what lies between them
+        noise = [
+            math.hypot(run.measured.noise, ERRORS.get(run.source, RUN_ERROR), doubt / 2.0)
+            for run, doubt in zip(self.runs, self._doubts.tolist(), strict=True)
+        ]
         least = np.min(np.where(ran > 0, np.array(noise), np.inf), axis=1)
         # runs of one plan that contradict each other widen it
         count, logs = np.maximum(ran.sum(axis=1), 1), np.array(self.log_factors)
         mean = ran @ logs / count
         scatter = np.sqrt(np.maximum(ran @ logs**2 / count - mean**2, 0.0))
         return np.asarray(np.hypot(least, scatter))
+
+    def narrowed(self, same: BoolArray, deviation: Array, unsure: float = 0.0, sigmas: float = 1.0) -> Array:
+        """`deviation`, so many sigmas of each row's log time, after its own runs: no wider than without them,
+        but for runs that the others speak against."""
+        error = sigmas * np.hypot(self.errors(same), unsure)
+        is_doubted = (self._timed(same) * self._doubts > 0).any(axis=1)
+        return np.where(is_doubted, error, np.minimum(deviation, error))
 
     def fit(self, x: Inputs, keys: RowKeys, memory_bytes: Array, likely: Array) -> Array:
         """The probability that each row runs, `likely` before any run: runs and crashes are counted, each by

@@ -71,8 +71,8 @@ class Wanted(NamedTuple):
 class Observations:
     """The runs as observations: a step each, a term each, a constant each."""
 
-    def __init__(self, runs: Sequence[Run], base: Calibration, repeat: float) -> None:
-        """`repeat` is a standard deviation that each step has beside its own noise."""
+    def __init__(self, runs: Sequence[Run], base: Calibration, repeats: Sequence[float]) -> None:
+        """`repeats` are the standard deviations that the runs' steps have beside their own noise."""
         scenarios = [run.scenario for run in runs if run.scenario.plan]
         self.names = [d.name for d in constant_priors()]
         self.term_names = list(STEP_TERMS)
@@ -100,7 +100,7 @@ class Observations:
         for i, run in enumerate(runs):
             m, row = run.measured, row + (run.scenario.plan is not None)
             if m.step_time_s and run.scenario.plan:
-                self._wanted.append(Wanted(i, row, "", m.step_time_s, math.hypot(m.noise, repeat)))
+                self._wanted.append(Wanted(i, row, "", m.step_time_s, math.hypot(m.noise, repeats[i])))
                 # the profiled step is slower than the plain one: its terms count by their share of it
                 share = min(1.0, m.step_time_s / max(sum(m.terms_s.values()), 1e-12))
                 # a term that the plan does not have by prediction only moves the step: no constant moves it
@@ -171,11 +171,16 @@ class Observations:
         return np.array(errors), Points(*(np.array(column) for column in columns))
 
 
-def with_seen(calibration: Calibration, runs: Sequence[Run]) -> Calibration:
-    """The calibration that knows these runs' own plans, beside what it has learned from any of them."""
-    runs = [run for run in runs if run.scenario.plan and (run.crashed or run.measured.step_time_s)]
-    if not runs:
+def with_seen(calibration: Calibration, runs: Sequence[Run], doubts: Sequence[float] = ()) -> Calibration:
+    """The calibration that knows these runs' own plans, beside what it has learned from any of them.
+
+    `doubts` are by how much each run is off what the others allow, in log time (none: nothing is). What is
+    off speaks for its own plan alone, and only if no other run does."""
+    told = zip(runs, doubts or [0.0] * len(runs), strict=True)
+    kept = [(r, d) for r, d in told if r.scenario.plan and (r.crashed or r.measured.step_time_s)]
+    if not kept:
         return replace(calibration, seen=None)
+    runs, doubts = zip(*kept, strict=True)
     x, keys = encode([run.scenario for run in runs])
     settings = calibration.memory_settings(keys, [run.scenario.training.precision for run in runs])
     costs = evaluate(x, calibration.coefficients(keys), settings)
@@ -196,6 +201,7 @@ def with_seen(calibration: Calibration, runs: Sequence[Run]) -> Calibration:
             tuple((short / (short + OTHER_CRASHES * likely)).tolist()),
             calibration.cluster_prior,
             calibration.memory_error,
+            tuple(doubts),
         ),
     )
 

@@ -66,8 +66,8 @@ FARTHER = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 ROUNDS = 4
 TAIL_ROUNDS = 20
 Rows = NDArray[np.intp]
-Outlier = tuple[int, str]
-"""The place of a run, and why it is left out."""
+Outlier = tuple[int, float]
+"""The place of a run that is left out, and the factor between it and what the other runs allow."""
 
 
 @dataclass(frozen=True)
@@ -131,11 +131,12 @@ class Calibrated:
 
 
 def calibrate(
-    runs: Sequence[Run], base: Calibration | None = None, name: str = "", own: bool = False
+    reported: Sequence[Run], base: Calibration | None = None, name: str = "", own: Sequence[Run] = ()
 ) -> Calibrated:
-    """`base` is the shipped calibration when None. `own` runs were measured by ASAP itself, so that a first
-    one far from its prediction is believed."""
+    """`base` is the shipped calibration when None. `own` runs were measured by ASAP itself, in one go, so
+    that one far from its prediction is believed; they are counted after those `reported`."""
     base = replace(base or shipped_calibration(), cluster=None, seen=None)
+    runs = [*reported, *own]
     if not runs:
         return Calibrated(base, 0, (), (), (), 0.0)
     device = Counter(run.scenario.cluster.device for run in runs).most_common(1)[0][0]
@@ -147,7 +148,7 @@ def calibrate(
         if run.scenario.cluster.device != device:
             why = f"measured on {run.scenario.cluster.device}, the others on {device}"
         elif i in predictions:
-            why = _why_impossible(run, predictions[i], own)
+            why = _why_impossible(run, predictions[i], i >= len(reported))
         if why:
             left_out.append(LeftOut(i, run.title, why))
         else:
@@ -155,18 +156,20 @@ def calibrate(
     memory = learn_memory([runs[i] for i in usable], base.memory_error)
     left_out += [LeftOut(usable[i], runs[usable[i]].title, why) for i, why in memory.left_out]
     timed = [i for i in usable if runs[i].measured.step_time_s or runs[i].measured.constants]
-    repeat = OWN_REPEAT if own else REPEAT
-    empty = ClusterModel(name, device, base.cluster_prior, repeat, memory.shift, memory.error)
+    empty = ClusterModel(name, device, base.cluster_prior, REPEAT, memory.shift, memory.error)
     if not timed:
         known = with_seen(replace(base, cluster=empty), [runs[i] for i in usable])
         return Calibrated(known, len(usable), (), tuple(left_out), (), 0.0)
-    data = Observations([runs[i] for i in timed], base, repeat)
-    fitted, outliers = _choose(data, base.cluster_prior, own)
-    used = [i for i in usable if i not in {timed[place] for place, _ in outliers}]
-    left_out += [LeftOut(timed[i], runs[timed[i]].title, why) for i, why in outliers]
+    repeats = [OWN_REPEAT if i >= len(reported) else REPEAT for i in timed]
+    data = Observations([runs[i] for i in timed], base, repeats)
+    is_own = np.array([timed[row] >= len(reported) for row in data.row_of], dtype=np.bool_)
+    fitted, outliers = _choose(data, base.cluster_prior, is_own)
+    doubted = {timed[place]: factor for place, factor in outliers}
+    used = [i for i in usable if i not in doubted]
+    off = "{:.2f} times off what the other runs allow: only its own plan is predicted by it"
+    left_out += [LeftOut(i, runs[i].title, off.format(factor)) for i, factor in doubted.items()]
     kept, prior = fitted.kept, fitted.prior
-    repeat = fitted.repeat(repeat)
-    trust = fitted.trust(own)
+    repeat, trust = fitted.repeat(min(repeats)), fitted.trust
     cluster = replace(
         empty,
         runs=len(used),
@@ -214,7 +217,8 @@ def calibrate(
         data.findings([runs[i] for i in timed], kept),
     )
     named = replace(cluster, label=learned.label)
-    known = with_seen(replace(learned.calibration, cluster=named), [runs[i] for i in used])
+    doubts = [math.log(doubted.get(i, 1.0)) for i in usable]
+    known = with_seen(replace(learned.calibration, cluster=named), [runs[i] for i in usable], doubts)
     return replace(learned, calibration=known)
 
 
@@ -243,6 +247,8 @@ class _Fit:
     kept: Rows
     """Observations that it is of."""
     is_step: NDArray[np.bool_]
+    is_own: NDArray[np.bool_]
+    """Measured by ASAP itself."""
     before: Array
     """Log of measured over predicted at the constants as they were."""
     moves: Array
@@ -256,7 +262,7 @@ class _Fit:
     inverse: Array
 
     @classmethod
-    def of(cls, data: Observations, kept: Rows, prior: ClusterPrior, own: bool) -> "_Fit":
+    def of(cls, data: Observations, kept: Rows, prior: ClusterPrior, is_own: NDArray[np.bool_]) -> "_Fit":
         spread = (prior.constants * constant_spread()) ** 2
         low, high = log_bounds()
         moves = np.zeros(len(spread))
@@ -267,7 +273,7 @@ class _Fit:
             errors, points = data.observe(moves)
             errors, points = errors[kept], points.take(kept)
             errors = errors + points.slopes @ moves  # log of measured over predicted at the start
-            tails = np.ones(len(kept)) if own else _tails(prior, points, plain, errors)
+            tails = _tails(prior, points, plain, errors, is_own[kept])
             points, noise = replace(points, own=points.own * np.sqrt(tails)), plain * tails
             matrix = covariance(prior, points, points) + same_plan(points, points) + np.diag(noise)
             inverse: Array = np.linalg.inv(matrix).astype(np.float64)
@@ -276,27 +282,35 @@ class _Fit:
             if np.abs(wanted - moves).max() < 1e-4:
                 break
             moves = wanted
-        return cls(prior, kept, data.is_step[kept], before, moves, errors, points, noise, tails, inverse)
+        is_step, is_own = data.is_step[kept], is_own[kept]
+        return cls(prior, kept, is_step, is_own, before, moves, errors, points, noise, tails, inverse)
 
     @property
     def weights(self) -> Array:
         return self.inverse @ self.errors
 
     @cached_property
-    def left_out(self) -> Array:
-        """Log error of each with all plans but its own known (Rasmussen and Williams, equation 5.12, for the
-        runs of a plan together)."""
-        weights, errors = self.weights, self.weights / np.diag(self.inverse)
+    def _left_out(self) -> tuple[Array, Array]:
+        """Log error of each and its variance with all plans but its own known (Rasmussen and Williams,
+        equation 5.12, for the runs of a plan together)."""
+        variances = 1.0 / np.diag(self.inverse)
+        errors = self.weights * variances
         for plan in set(self.points.plan[self.is_step].tolist()):
             rows = np.flatnonzero(self.is_step & (self.points.plan == plan))
-            errors[rows] = np.linalg.solve(self.inverse[np.ix_(rows, rows)], weights[rows])
-        return errors
+            known = np.linalg.inv(self.inverse[np.ix_(rows, rows)])
+            errors[rows], variances[rows] = known @ self.weights[rows], np.diag(known)
+        return errors, variances
+
+    @property
+    def left_out(self) -> Array:
+        return self._left_out[0]
 
     @property
     def deviations(self) -> Array:
         """Of `left_out`, in standard deviations that no tail has widened."""
         alone = self.points.own**2 + self.noise
-        return np.abs(self.left_out) / np.sqrt(1.0 / np.diag(self.inverse) - alone * (1.0 - 1.0 / self.tails))
+        errors, variances = self._left_out
+        return np.abs(errors) / np.sqrt(variances - alone * (1.0 - 1.0 / self.tails))
 
     def remaining(self, data: Observations) -> float:
         """Sum of the steps' errors that the update leaves."""
@@ -322,10 +336,11 @@ class _Fit:
             freedom += len(logs) - 1
         return max(usual, math.sqrt(squares / freedom))
 
-    def trust(self, own: bool) -> float:
+    @property
+    def trust(self) -> float:
         """How much of the update to believe, by the runs left out in turn."""
         if len(set(self.points.plan[self.is_step].tolist())) < 2:
-            if own or not self.is_step.any():
+            if self.is_own.any() or not self.is_step.any():
                 return 1.0
             off = max(float(np.abs(self.before[self.is_step]).max()), 1e-9)
             return FIRST_TRUST * min(1.0, math.log(MAX_RUN_FACTOR) / off) ** 2
@@ -347,19 +362,25 @@ def _far_off(prior: ClusterPrior, points: Points, noise: Array, errors: Array) -
     return replace(prior, offset=min(FARTHER, key=unlikely) * prior.offset)
 
 
-def _tails(prior: ClusterPrior, points: Points, noise: Array, errors: Array) -> Array:
-    """By how much the variance of what each plan has alone is larger than expected, if that is Student's t:
-    expectation maximisation that starts from the median, so that one run does not move the others."""
+def _tails(
+    prior: ClusterPrior, points: Points, noise: Array, errors: Array, is_own: NDArray[np.bool_]
+) -> Array:
+    """By how much the variance of what each plan has alone is larger than expected, if that is Student's t,
+    as it is for plans that only others report: expectation maximisation that starts from the median, so that
+    one run does not move the others."""
     common = covariance(prior, points, points)
     same = same_plan(points, points) > 0
     expected = points.own**2 + noise
     centre, variance = np.full(len(errors), np.median(errors)), np.zeros(len(errors))
     tails = np.ones(len(errors))
+    has_tail = (points.own > 0) & ~is_own & ~(same & is_own).any(axis=1)
+    if not has_tail.any():
+        return tails
     for _ in range(TAIL_ROUNDS):
         squares = ((errors - centre) ** 2 + variance) / expected
         found = (DEGREES_OF_FREEDOM + squares) / (DEGREES_OF_FREEDOM + 1.0)
         # runs of one plan share what it has alone; a term or a constant has no plan
-        found = np.where(points.own > 0, (same @ found) / np.maximum(same.sum(axis=1), 1), 1.0)
+        found = np.where(has_tail, (same @ found) / np.maximum(same.sum(axis=1), 1), 1.0)
         if np.allclose(found, tails, rtol=1e-3):
             break
         tails = found
@@ -371,31 +392,32 @@ def _tails(prior: ClusterPrior, points: Points, noise: Array, errors: Array) -> 
     return tails
 
 
-def _choose(data: Observations, prior: ClusterPrior, own: bool) -> tuple[_Fit, list[Outlier]]:
-    """What the runs say, and which of them are left out and why: as long as fewer than half are, the one that
-    the others explain least."""
+def _choose(data: Observations, prior: ClusterPrior, is_own: NDArray[np.bool_]) -> tuple[_Fit, list[Outlier]]:
+    """What the runs say, and which of those that others report are left out: as long as fewer than half are,
+    the one that the rest explain least."""
     fixed = replace(prior, constants=0.0)
     outliers: list[Outlier] = []
     row_of, kept = np.array(data.row_of), np.arange(len(data.noise))
     steps = int(data.is_step.sum())
-    fitted = _Fit.of(data, kept, fixed, own)
-    while not own and steps >= MIN_RUNS and 2 * (len(outliers) + 1) < steps:
-        worst = int(np.argmax(np.abs(fitted.left_out) * fitted.is_step))
+    fitted = _Fit.of(data, kept, fixed, is_own)
+    while steps >= MIN_RUNS and 2 * (len(outliers) + 1) < steps:
+        worst = int(np.argmax(np.abs(fitted.left_out) * (fitted.is_step & ~fitted.is_own)))
         factor = float(np.exp(np.abs(fitted.left_out[worst])))
-        if factor < MAX_RUN_FACTOR or fitted.deviations[worst] < MAX_DEVIATION:
+        is_usual = factor < MAX_RUN_FACTOR or fitted.deviations[worst] < MAX_DEVIATION
+        if is_usual or fitted.is_own[worst] or not fitted.is_step[worst]:
             break
         run = int(row_of[kept[worst]])
-        outliers.append((run, f"{factor:.2f} times off what the other runs allow"))
+        outliers.append((run, factor))
         kept = kept[row_of[kept] != run]
-        fitted = _Fit.of(data, kept, fixed, own)
+        fitted = _Fit.of(data, kept, fixed, is_own)
     shows_terms = not fitted.is_step.all()
     if shows_terms or steps > MIN_RUNS:
-        moved = _Fit.of(data, kept, prior, own)
+        moved = _Fit.of(data, kept, prior, is_own)
         is_better = moved.loss <= CLEAR_MARGIN * fitted.loss
         if shows_terms:
             is_better = moved.remaining(data) <= float(np.abs(fitted.before[fitted.is_step]).sum())
         if is_better:
             return moved, outliers
     if shows_terms:  # terms that contradict their own steps
-        fitted = _Fit.of(data, kept[fitted.is_step], fixed, own)
+        fitted = _Fit.of(data, kept[fitted.is_step], fixed, is_own)
     return fitted, outliers

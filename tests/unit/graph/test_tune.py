@@ -325,3 +325,10 @@ def test_a_session_s_time_is_what_it_waits_and_not_what_a_found_job_took(is_foun
     assert len(report["trials"]) == 2
     assert report["proposals"][0]["measured"] is not None
     assert (report["stopping"]["says"] == "the session's time was over") != is_found
+
+
+def test_a_trial_that_runs_out_of_memory_is_evidence_for_the_rest_of_its_session() -> None:
+    report, _ = tuned(but_others(failed("out_of_memory", "CUDA out of memory")), trials=2)
+    seen = Calibration.from_data(report["calibration"]).seen
+    assert seen is not None
+    assert [run.crashed for run in seen.runs] == [False, True]

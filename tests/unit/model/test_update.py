@@ -127,6 +127,23 @@ def test_a_run_off_by_a_factor_of_three_is_named_and_left_out(factor: float) -> 
     assert seconds(OTHERS, learned.calibration) == pytest.approx(seconds(OTHERS, good.calibration))
 
 
+def test_a_run_off_by_a_factor_still_says_what_its_own_plan_takes_and_is_doubted() -> None:
+    times_s = seconds(PLANS) * np.array([1.1, 1.1, 3.3, 1.1, 1.1, 1.1])
+    learned = calibrate(timed(PLANS, times_s)).calibration
+    assert seconds(PLANS, learned) == pytest.approx(times_s)
+    assert width(PLANS[2], learned) > 4.0 * width(PLANS[0], learned)
+    again = [*timed(PLANS, times_s), *timed(PLANS[2:3], times_s[2:3] / 3.0)]
+    both = calibrate(again).calibration  # a second run of the plan is as the others allow
+    assert seconds(PLANS[2:3], both) == pytest.approx(times_s[2:3] / 3.0)
+
+
+def test_reported_runs_keep_their_doubts_beside_trials_of_the_session() -> None:
+    times_s = seconds(PLANS) * np.array([1.1, 1.1, 3.3, 1.1, 1.1, 1.1])
+    runs = timed(PLANS, times_s)
+    assert [run.id for run in calibrate(runs[:4], own=runs[4:]).left_out] == ["run 2"]
+    assert not calibrate(runs[:2], own=runs[2:]).left_out
+
+
 @pytest.mark.parametrize("factor", [1000.0, 0.001])
 def test_a_run_in_another_unit_is_named_and_changes_nothing(factor: float) -> None:
     learned = calibrate(timed(PLANS[:1], seconds(PLANS[:1]) * factor))

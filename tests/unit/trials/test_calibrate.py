@@ -68,7 +68,7 @@ def trial(plan: Plan, step_s: float, noise: float = 0.01, terms: dict[str, float
 
 
 def calibrate(trials: list[Run], base: Calibration | None = None) -> Calibration:
-    return learn(trials, base, own=True).calibration
+    return learn((), base, own=trials).calibration
 
 
 def measured(plans: list[Plan], *, with_terms: bool = False) -> list[Run]:

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from service.cli.calibrate import read_calibration
 from service.cli.main import main
 from tests.unit.service.cli.commands import Asap
 from tools.model.predict import predict
+from tools.model.runs import parse_run, to_file
 from tools.scenario import parse_scenario
 
 REPO = Path(__file__).resolve().parents[4]
@@ -34,6 +36,18 @@ def test_predict_takes_what_calibrate_wrote(tmp_path: Path, capsys: pytest.Captu
     assert prediction["step_time_s"] == pytest.approx(before.step_time_s * 1.2, rel=0.03)
     width = prediction["step_time_high_s"] / prediction["step_time_low_s"]
     assert width < before.step_time_high_s / before.step_time_low_s
+
+
+def test_a_run_of_which_only_the_peak_is_unused_joins_the_trials_of_a_session(tmp_path: Path) -> None:
+    row = json.loads(rows(1.2))
+    row["measured"]["peak_memory_gib"] = 3.0
+    file = tmp_path / "cluster.json"
+    file.write_text(to_file("", [parse_run(row)]))
+    calibration, runs = read_calibration(str(file))
+    assert [run.measured.step_time_s for run in runs] == [row["measured"]["step_time_s"]]
+    assert calibration is not None
+    assert calibration.cluster is not None
+    assert calibration.cluster.runs == 1
 
 
 def test_runs_are_reported_to_the_server_and_taken_back(at_server: Asap) -> None:
