@@ -1,6 +1,7 @@
 """`asap optimize`: the agents search every legal plan and propose three; in memory, or kept under a name."""
 
 import json
+import os
 import re
 import secrets
 import sys
@@ -158,8 +159,29 @@ def run(args: Namespace) -> None:
 
     request = parse_request(body)
     report = run_locally(args, request)
+    if args.devices is not None and args.file != "-":
+        report = naming_file(report, args.file)
     print_report(args.format, request.scenario, report)
     save_files(args, request.scenario, report)
+
+
+def naming_file(report: "Report", file: str) -> "Report":
+    """With the two runs' commands for the user's own configuration, which the report itself cannot know."""
+    import shlex
+
+    from tools.frameworks.start import is_scenario
+    from tools.recommend.switch import with_commands
+
+    if is_scenario(read_bytes(file, MAX_SCENARIO_BYTES).decode("utf-8", "replace")):
+        return report  # of the job's own file nothing is known
+    name = shlex.quote(os.path.relpath(file))  # as `asap patch` and git want it
+    proposals = [
+        entry.model_copy(update={"two_runs": with_commands(entry.two_runs, entry.rank, name)})
+        if entry.two_runs
+        else entry
+        for entry in report.proposals
+    ]
+    return report.model_copy(update={"proposals": proposals})
 
 
 def read_request(args: Namespace) -> JsonObject:

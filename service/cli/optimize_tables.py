@@ -114,14 +114,11 @@ def _plans(view: ReportView) -> Iterator[TableRow]:
         if proposal:
             yield planned.name, safe_text(proposal.why)
             yield planned.name, safe_text(proposal.rationale)
-        if proposal and (kept := proposal.checkpoint) and kept.moved_gib:
-            how = f": {kept.command}" if kept.command else ""
-            line = f"today's checkpoint: {kept.loads}, {kept.moved_gib:,.0f} GiB moved{how}"
-            yield planned.name, safe_text(line, style="dim")
-        if proposal and (told := proposal.robustness):
-            steps = (told.expected_s, told.worst_s, told.half_network_s, told.slow_node_s)
-            line = "robustness: expected {}, worst {}, half the network {}, a slow node {}"
-            yield planned.name, safe_text(line.format(*map(seconds, steps)), style="dim")
+        if planned.robustness:
+            told = ", ".join(f"{name} {value}" for name, value in planned.robustness)
+            yield planned.name, safe_text(f"robustness: {told}", style="dim")
+        if planned.checkpoint:
+            yield planned.name, safe_text(planned.checkpoint, style="dim")
         for risk in planned.risks:
             yield planned.name, safe_text(f"risk: {risk}", style="dim")
         yield "", ""
@@ -133,6 +130,12 @@ def _plans(view: ReportView) -> Iterator[TableRow]:
 
 def _next_steps(report: Report) -> Iterator[TableRow]:
     yield "try first", safe_text(report.first_step, style="bold")
+    chosen = report.proposals[report.chosen - 1] if report.chosen and report.proposals else None
+    if chosen and chosen.changes and (runs := chosen.two_runs):
+        steps = f"{runs.warmup_steps} steps to warm up, {runs.steps} to measure"
+        yield "two runs", safe_text(f"{steps} each; {runs.meaning}")
+        for command in runs.commands:
+            yield "two runs", safe_text(command, style="dim")
     yield "", ""
     yield "what if", safe_text(report.would_change)
     for option in report.beyond_contract:

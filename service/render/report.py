@@ -113,8 +113,12 @@ def _markdown_environment() -> Environment:
         link = f"[{title}](<{quote(address, safe=_ADDRESS)}>)" if address else title
         return Markup(f"{link}, {rest}" if rest else link)
 
+    def code_line(value: object) -> Markup:
+        """One line of an indented block, where nothing is markup."""
+        return Markup(" ".join(str(value).split()))
+
     environment = _environment(finalize)
-    environment.filters |= {"source": source, "cell": cell}
+    environment.filters |= {"source": source, "cell": cell, "code_line": code_line}
     return environment
 
 

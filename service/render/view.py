@@ -51,6 +51,12 @@ NOT_WRITTEN = {
     "usage": Usage(tokens=0.0, cost=0.0, answered=0.0, fell_back=0.0),
 }
 """Fields that a report lacks before a person has decided."""
+CHECKPOINT = {
+    "as it is": "loads as it is",
+    "resharded": "is resharded as it loads",
+    "converted": "must be converted",
+    "unknown": "no way to load it is known",
+}
 DERIVED_FIELDS = {"dp", "schedule"}
 """Follow from the other fields of a plan, so they cannot be edited."""
 
@@ -98,6 +104,30 @@ class PlanView:
         """Without the interval, which is shown beside the step time."""
         risks = self.proposal.risks if self.proposal else []
         return [risk for risk in risks if risk != interval_risk(self.prediction)]
+
+    @property
+    def robustness(self) -> list[tuple[str, str]]:
+        """The step if things are worse than they seem, in the order of a table; empty for today's plan."""
+        told = self.proposal and self.proposal.robustness
+        if not told:
+            return []
+        return [
+            ("expected", seconds(told.expected_s)),
+            ("worst of 80%", seconds(told.worst_s)),
+            ("half the network", seconds(told.half_network_s)),
+            ("one slow node", seconds(told.slow_node_s)),
+            ("fits a tenth less memory", f"{told.fits_less_memory:.0%}"),
+        ]
+
+    @property
+    def checkpoint(self) -> str | None:
+        """What becomes of today's checkpoint, by what command, at what cost; None if nothing is known."""
+        kept = self.proposal and self.proposal.checkpoint
+        if not kept:
+            return None
+        moved = f", {kept.moved_gib:,.0f} GiB moved" if kept.moved_gib else ""
+        how = f": {kept.command}" if kept.command else ""
+        return f"Today's checkpoint: {CHECKPOINT[kept.loads]}{moved}{how}."
 
     @property
     def changes(self) -> list[Change]:

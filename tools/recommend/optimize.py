@@ -204,7 +204,7 @@ def optimize(
     prediction, diagnosis = analyse(workload, plan, profile, recalibrated)
     if scenario.plan:
         diagnosis = with_lever(diagnosis, result.proposals, prediction)
-    kept = without_slower(result.proposals, recalibrated.measured_s if recalibrated else None)
+    kept = with_roles(without_slower(result.proposals, recalibrated.measured_s if recalibrated else None))
     return Recommendation(
         **{**dict(result), "proposals": kept},
         id=scenario.id,

@@ -63,7 +63,7 @@ def proposal(
     return Proposal(
         **dict(gain),
         checkpoint=checkpoint_under(scenario, today.plan, plan, prediction.parameters) if today else None,
-        two_runs=two_runs(gain) if today else None,
+        two_runs=two_runs(scenario, gain) if today else None,
         robustness=robustness,
         rank=rank,
         plan=plan,

@@ -127,7 +127,9 @@ class Checkpoint(ClosedModel):
 class TwoRuns(ClosedModel):
     """Today against the proposal on the cluster."""
 
-    commands: list[str]
+    launch: str
+    """How the framework starts today's file."""
+    commands: list[str] = Field(default_factory=list)
     warmup_steps: int
     steps: int
     meaning: str

@@ -11,12 +11,13 @@ from tools.errors import InputError
 from tools.kb.entries import Case, Entry, Playbook
 from tools.kb.recipes import RecipeMatch
 from tools.model.predict import Prediction
-from tools.recommend.choose import FAMILY, MAX_PROPOSALS
+from tools.recommend.choose import FAMILY, MAX_PROPOSALS, SAFE
 from tools.recommend.measured import citations
 from tools.recommend.proposal import own_terms, proposal
 from tools.recommend.report import Evidence, Proposal, Role, ScoredPlan
 from tools.recommend.situation import supporting
-from tools.recommend.why import why
+from tools.recommend.switch import with_commands
+from tools.recommend.why import WEIGHTS, kind_of, why
 from tools.recommend.why_not import explain, find_changed
 from tools.recommend.words import short
 from tools.recommend.workload import Workload
@@ -28,9 +29,6 @@ EVIDENCE_WINDOW = 0.05
 """How far (log of step time) a plan may be behind the fastest for evidence to count."""
 MIN_SUPPORT = 2
 """What a plan needs to take the place of an alternative: a confirmed run, or two weaker reasons."""
-WEIGHTS = {"run": 6, "trial": 6, "case": 4, "notes": 3, "recipe": 2, "playbook": 1, "profile": 1}
-"""Measured here, confirmed elsewhere, told, published, advised: the strongest kind counts, and any number of
-playbooks no more than two."""
 MAX_SIZE_RATIO = 4
 """How far the device counts of a case and of this job may be apart."""
 
@@ -95,7 +93,14 @@ def check_recipe(match: RecipeMatch, plan: Plan, scenario: Scenario) -> Evidence
         return None
     if not _is_near_in_size(recipe.num_devices, scenario) or family_of(recipe.plan) != family_of(plan):
         return None
-    return Evidence(kind="knowledge", ref=f"recipe:{recipe.id}", says=f"{recipe.title} has this family")
+    cluster = scenario.cluster
+    is_exact = match.is_same_device and (recipe.num_devices, recipe.precision, recipe.seq_len) == (
+        cluster.num_devices,
+        scenario.training.precision,
+        scenario.training.seq_len,
+    )
+    kind = "exact_recipe" if is_exact else "recipe"
+    return Evidence(kind="knowledge", ref=f"{kind}:{recipe.id}", says=f"{recipe.title} has this family")
 
 
 def check_playbook(book: Playbook, before: Plan, plan: Plan, scenario: Scenario) -> Evidence | None:
@@ -116,8 +121,8 @@ def check_profile(term: str | None, old: Prediction, new: Prediction, ref: str) 
 
 
 def support_of(evidence: Sequence[Evidence]) -> int:
-    """How much checked evidence weighs: as much as its strongest kind, or as two reasons."""
-    kinds = {item.ref: item.ref.partition(":")[0] for item in evidence}
+    """How much checked evidence weighs: as much as its strongest kind; any number of playbooks as two."""
+    kinds = {item.ref: kind_of(item) for item in evidence}
     weights = [WEIGHTS.get(kind, 0) for kind in kinds.values()]
     return max(*weights, min(sum(weights), MIN_SUPPORT), 0)
 
@@ -155,7 +160,7 @@ def rank(
         if same:
             ordered[same[0]] = _supported(ordered[same[0]], suggestion.support)
         elif own.prediction.step_time_s * window < fastest_s:
-            ordered.insert(0, own)
+            ordered.insert(0 if _is_safe(own) else 1, own)
         elif is_backed and own.prediction.step_time_s <= alternative_s:
             backed.append(own)
         elif suggestion.by_person:
@@ -164,7 +169,7 @@ def rank(
     fastest = next(plan for plan in ordered if plan.plan == fastest.plan)
     # First what a confirmed run stands behind, if it is within the window and the first has none.
     strong = [plan for plan in ordered if support_of(plan.evidence) >= WEIGHTS["case"]]
-    near = [plan for plan in strong if plan.prediction.step_time_s <= limit_s]
+    near = [plan for plan in strong if plan.prediction.step_time_s <= limit_s and _may_lead(plan, ordered)]
     if near and ordered[0] not in strong:
         ordered.sort(key=lambda plan: plan is not near[0])
     # The first of each family, the fastest among them; more of a family only if there are no others.
@@ -178,6 +183,23 @@ def rank(
     if fastest not in three and not is_beaten:
         three[MAX_PROPOSALS - 1 :] = [fastest]
     return with_roles(three)
+
+
+def _is_safe(plan: Proposal) -> bool:
+    return plan.prediction.fit_probability >= SAFE
+
+
+def _may_lead(plan: Proposal, others: Sequence[Proposal]) -> bool:
+    """Whether it is as likely to fit as a first plan must be, and none of the others beats it in time and
+    memory, unless it was measured here."""
+    own = plan.prediction
+    is_beaten = any(
+        other.step_time_s < own.step_time_s and other.peak_memory_gib <= own.peak_memory_gib
+        for other in (entry.prediction for entry in others if _is_safe(entry))
+    )
+    if not _is_safe(plan) and any(map(_is_safe, others)):
+        return False
+    return not is_beaten or support_of(plan.evidence) >= WEIGHTS["trial"]
 
 
 def _supported(plan: Proposal, support: Sequence[Evidence]) -> Proposal:
@@ -213,6 +235,7 @@ def with_roles(proposals: Sequence[Proposal]) -> list[Proposal]:
                 "rank": place,
                 "role": "alternative" if (plan.speedup or 1.0) < 1.0 else roles.get(id(plan), "alternative"),
                 "why": why(plan, proposals),
+                "two_runs": with_commands(plan.two_runs, place) if plan.two_runs else None,
             }
         )
         for place, plan in enumerate(proposals, start=1)

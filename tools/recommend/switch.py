@@ -13,10 +13,8 @@ STATE_BYTES = 14.0
 """Of a parameter in a checkpoint: 16-bit weight, fp32 copy, Adam's two moments (ZeRO, arXiv 1910.02054)."""
 WARMUP_STEPS, STEPS = 3, 20
 """As of ASAP's own trials (docs/trials.md)."""
-COMMANDS = (
-    "asap patch FILE --report report.json --plan N > plan.diff",
-    "run FILE as it is, then after 'git apply plan.diff', on the same nodes: today, proposal, today again",
-)
+FILE = "FILE"
+"""Stands for the user's own file where its name is not known."""
 
 
 class CheckpointData(StrictModel):
@@ -28,6 +26,14 @@ class CheckpointData(StrictModel):
     """What loads it so; empty: nothing is needed."""
     convert: str = ""
     """What makes it fit every other change; empty: nothing is known."""
+    source: str
+
+
+class LaunchData(StrictModel):
+    """`[launch]` of a framework: what starts a job."""
+
+    command: str
+    """With {file}, {nodes} and {devices_per_node}."""
     source: str
 
 
@@ -47,13 +53,34 @@ def checkpoint_under(scenario: Scenario, today: Plan, plan: Plan, parameters: in
     return Checkpoint(loads=loads, command=data.convert, moved_gib=2 * moved_gib, source=data.source)
 
 
-def two_runs(expected: Speedup) -> TwoRuns:
+def two_runs(scenario: Scenario, expected: Speedup) -> TwoRuns:
     """The shortest comparison on the cluster, and what its outcome would mean."""
     low, high = expected.speedup_low or 1.0, expected.speedup_high or 1.0
     tie = "if it is not outside what the two runs of today differ by, it is a tie"
+    table = framework_table(scenario.training.framework).get("launch")
+    launch = f"run {FILE}"
+    if table is not None:
+        data, cluster = read_row(LaunchData, scenario.training.framework, table), scenario.cluster
+        per_node = min(cluster.devices_per_node, cluster.num_devices)
+        launch = data.command.format(
+            file=FILE, nodes=-(-cluster.num_devices // per_node), devices_per_node=per_node
+        )
     return TwoRuns(
-        commands=[*COMMANDS],
+        launch=launch,
         warmup_steps=WARMUP_STEPS,
         steps=STEPS,
         meaning=f"compare medians: {low:.2f}x to {high:.2f}x is expected in 8 of 10 cases; {tie}",
     )
+
+
+def with_commands(runs: TwoRuns, rank: int, file: str = FILE, report: str = "report.json") -> TwoRuns:
+    """Today, the proposal of this rank, today again: the same command on the same nodes."""
+    launch, diff = runs.launch.replace(FILE, file), f"proposal-{rank}.diff"
+    commands = [
+        launch,
+        f"asap patch {file} --report {report} --plan {rank} | tee {diff} | git apply",
+        launch,
+        f"git apply -R {diff}",
+        launch,
+    ]
+    return runs.model_copy(update={"commands": commands})

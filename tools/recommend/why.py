@@ -4,9 +4,24 @@ against today.
 
 from collections.abc import Sequence
 
-from tools.recommend.report import Proposal
+from tools.recommend.choose import SAFE, WINDOW
+from tools.recommend.report import Evidence, Proposal
 
 SAME_GIB = 0.05
+WEIGHTS = {
+    "run": 6, "trial": 6, "case": 4, "exact_recipe": 4, "notes": 3, "recipe": 2, "playbook": 1, "profile": 1
+}  # fmt: skip
+"""What evidence weighs by the kind that its reference names: measured here, confirmed elsewhere, published
+for this very job, told, published for the model, advised."""
+DECIDES = {
+    "run": "a run here",
+    "trial": "a trial",
+    "case": "a confirmed case",
+    "exact_recipe": "its published recipe",
+    "notes": "the notes",
+    "recipe": "a published recipe",
+}
+"""How the reason names the evidence that puts a plan before a faster one."""
 
 
 def why(own: Proposal, proposals: Sequence[Proposal]) -> str:
@@ -25,12 +40,32 @@ def why(own: Proposal, proposals: Sequence[Proposal]) -> str:
         return f"Predicted {gain}: {needed}."
     if own is fastest:
         rivals = [first] if own is not first else sorted(proposals, key=_step_s)[1:2]
-        ahead = [
-            f"{_apart(rival, own)} ahead of the {'first' if rival is first else 'next'}, " for rival in rivals
-        ]
-        return f"The fastest by prediction, {''.join(ahead)}{gain}{_memory(own, first)}."
-    memory = _memory(own, fastest if own is first else first)
-    return f"{_apart(own, fastest)} behind the fastest, {gain}{memory}."
+        ahead = [f"{_apart(rival, own)} ahead of proposal {proposals.index(rival) + 1}, " for rival in rivals]
+        return f"Fastest by prediction, {''.join(ahead)}{gain}{_memory(own, first)}."
+    if own is not first:
+        return f"{_apart(own, fastest)} behind the fastest, {gain}{_memory(own, first)}."
+    return (
+        f"{_apart(own, fastest)} behind the fastest, {gain}{_memory(own, fastest)}{_decided(own, fastest)}."
+    )
+
+
+def kind_of(evidence: Evidence) -> str:
+    return evidence.ref.partition(":")[0]
+
+
+def _decided(first: Proposal, fastest: Proposal) -> str:
+    """What puts the first before a faster one: evidence that the other lacks, the chance to fit, or habit."""
+
+    def strongest(entry: Proposal) -> str:
+        kinds = [kind_of(item) for item in entry.evidence]
+        return max(kinds, key=lambda kind: WEIGHTS.get(kind, 0), default="")
+
+    kind = strongest(first)
+    if kind in DECIDES and WEIGHTS[kind] > WEIGHTS.get(strongest(fastest), 0):
+        return f"; {DECIDES[kind]} decides"
+    if fastest.prediction.fit_probability < SAFE <= first.prediction.fit_probability:
+        return "; safety decides"
+    return "; practice decides" if _step_s(first) <= (1.0 + WINDOW) * _step_s(fastest) else ""
 
 
 def why_not_fastest(proposals: Sequence[Proposal]) -> str:

@@ -77,5 +77,11 @@ CHECKS: Mapping[str, Callable[[PlanFacts], BoolArray]] = {
     ),
     "moe_needs_sp": lambda f: (f.plan.tp > 1) & ~f.plan.sequence_parallel & f.model.is_moe,
     "model_has_mixers": lambda f: np.asarray(f.model.num_mixer_layers > 0),
+    # Recurrent layers need the whole sequence in order.
+    "cp_meets_mixers": lambda f: (f.plan.cp > 1) & (f.model.num_mixer_layers > 0),
+    "cp_meets_windows": lambda f: (
+        (f.plan.cp > 1) & (f.model.num_sliding_layers > 0) & (f.model.sliding_window < f.training.seq_len)
+    ),
+    "model_has_latent_attention": lambda f: np.asarray(f.model.is_mla),
     "cp_leaves_heads": lambda f: f.plan.tp * f.plan.cp > f.model.num_attention_heads,
 }

@@ -96,6 +96,9 @@ LIMITS: Mapping[str, Callable[[PlanFacts, str, Values], BoolArray]] = {
     "long_sequences_only": lambda f, name, values: np.asarray(
         (getattr(f.plan, name) > 1) & (f.training.seq_len <= int(values[0]))
     ),
+    "mixer_is": lambda f, _, values: np.asarray(
+        f.model.mixer is not None and f.model.mixer.kind not in values
+    ),
     # Several data ranks shard at one of these ZeRO stages (0: not at all).
     "stage_is": lambda f, _, values: (f.plan.data_ranks > 1) & ~np.isin(f.plan.sharding_stage, values),
 }

@@ -87,6 +87,34 @@ def test_inside_the_window_checked_evidence_decides(refs: tuple[str, ...], rank_
     assert [proposal.role for proposal in joined].count("recommended") == 1
 
 
+@pytest.mark.parametrize(
+    ("ref", "update", "leads"),
+    [
+        ("case:a", {}, True),
+        ("exact_recipe:a", {}, True),
+        ("recipe:a", {}, False),
+        ("case:a", {"fit_probability": 0.7}, False),
+        ("case:a", {"step_time_s": 1.01}, False),
+        ("run:a", {"step_time_s": 1.01}, True),
+        ("case:a", {"step_time_s": 1.01, "peak_memory_gib": 0.5}, True),
+    ],
+)
+def test_evidence_leads_only_what_likely_fits_and_is_not_beaten_in_time_and_memory(
+    ref: str, update: dict[str, float], leads: bool
+) -> None:
+    plan = near(tp=8, pp=8, vpp=1, cp=1)
+    assert plan.proposal is not None
+    start = best().prediction
+    scaled = {
+        name: value if name == "fit_probability" else value * getattr(start, name)
+        for name, value in update.items()
+    }
+    prediction = start.model_copy(update={"fit_probability": 0.99, **scaled})
+    plan = plan.model_copy(update={"proposal": plan.proposal.model_copy(update={"prediction": prediction})})
+    first, *_ = rank(recommendation(llama()).proposals, [supported(plan, ref)])
+    assert (first.plan == plan.plan) == leads
+
+
 def slower(plan: ScoredPlan, ratio: float) -> ScoredPlan:
     assert plan.proposal is not None
     step_s = best().prediction.step_time_s * ratio

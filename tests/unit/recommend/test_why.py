@@ -3,11 +3,13 @@
 import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.graph.cases import run
 from tests.unit.recommend.cases import MIXTRAL, TOO_LARGE, Raw, llama, recommendation, workload_for
-from tools.recommend.report import Recommendation
-from tools.recommend.why import why_not_fastest
+from tools.recommend.report import Evidence, Recommendation
+from tools.recommend.why import WEIGHTS, why, why_not_fastest
 
 
 def kept() -> tuple[Raw, Recommendation]:
@@ -28,6 +30,52 @@ def test_every_slot_has_its_reason_in_twenty_words_with_a_number(raw: Raw) -> No
     assert fastest.why in why_not_fastest(proposals)
     gap = first.prediction.step_time_s / fastest.prediction.step_time_s - 1
     assert f"{gap:.1%} behind the fastest" in first.why or first is fastest or not first.changes
+
+
+@given(
+    steps=st.lists(st.floats(0.9, 100.0), min_size=1, max_size=3),
+    memory=st.lists(st.floats(1.0, 200.0), min_size=3, max_size=3),
+    chances=st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3),
+    kind=st.sampled_from(["", *WEIGHTS]),
+    has_today=st.booleans(),
+)
+def test_no_reason_is_longer_than_twenty_words_whatever_the_figures(
+    steps: list[float], memory: list[float], chances: list[float], kind: str, has_today: bool
+) -> None:
+    start = recommendation(llama()).proposals[0]
+    proposals = [
+        start.model_copy(
+            update={
+                "speedup": 30.0 / step_s if has_today else None,
+                "speedup_high": 33.0 / step_s if has_today else None,
+                "evidence": [Evidence(kind="knowledge", ref=f"{kind}:a", says="checked")]
+                if not place
+                else [],
+                "prediction": start.prediction.model_copy(
+                    update={"step_time_s": step_s, "peak_memory_gib": gib, "fit_probability": chance}
+                ),
+            }
+        )
+        for place, (step_s, gib, chance) in enumerate(zip(steps, memory, chances, strict=False))
+    ]
+    reasons = [why(entry, proposals) for entry in proposals]
+    assert all(0 < len(reason.split()) <= 20 for reason in reasons), reasons
+
+
+def test_the_first_names_what_put_it_before_a_faster_plan() -> None:
+    first, *others = recommendation(llama()).proposals
+    faster = others[0].prediction.model_copy(
+        update={"step_time_s": first.prediction.step_time_s / 1.02, "fit_probability": 0.9}
+    )
+    second = others[0].model_copy(update={"prediction": faster, "evidence": []})
+    assert why(first.model_copy(update={"evidence": []}), [first, second]).startswith("2.0% behind")
+    bare = first.model_copy(update={"evidence": []})
+    assert why(bare, [bare, second]).endswith("; practice decides.")
+    confirmed = Evidence(kind="knowledge", ref="case:a", says="checked")
+    backed = first.model_copy(update={"evidence": [confirmed]})
+    assert why(backed, [backed, second]).endswith("; a confirmed case decides.")
+    risky = second.model_copy(update={"prediction": faster.model_copy(update={"fit_probability": 0.5})})
+    assert why(bare, [bare, risky]).endswith("; safety decides.")
 
 
 def test_nothing_beats_what_runs_so_it_stays_and_the_others_say_what_they_would_need() -> None:

@@ -38,6 +38,12 @@ def facts_of(scenario: Scenario, plans: list[Plan]) -> PlanFacts:
     return PlanFacts(scenario.model, scenario.cluster, scenario.training, PlanColumns.of(plans))
 
 
+MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+WINDOWED = {"sliding_window": 128, "sliding_window_every": 2}
+MAMBA = {
+    "model_type": "nemotron_h", "hybrid_override_pattern": "M*" * 40, "mamba_num_heads": 64,
+    "mamba_head_dim": 64, "ssm_state_size": 128, "n_groups": 8,
+}  # fmt: skip
 FLAT: dict[str, Any] = {
     "tp": 1, "pp": 1, "vpp": 1, "cp": 1, "dp": 64, "dp_shard": 64, "zero_stage": 3, "sequence_parallel": None,
 }  # fmt: skip
@@ -91,6 +97,17 @@ BROKEN: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
      "plan.cp", "32 attention heads"),
     ("internevo", {"vpp": 3}, {}, "plan.vpp", "must divide the 80 layers"),
     ("internevo", {"micro_batch_size": 16}, {}, "plan.vpp", "multiple of pp (2)"),
+    *(
+        (name, FLAT | {"cp": 2, "dp": 32}, MAMBA, "plan.cp", "layers of Mamba or linear attention")
+        for name in ("huggingface", "accelerate", "deepspeed")
+    ),
+    *(
+        (name, FLAT | {"cp": 2, "dp": 32}, WINDOWED, "plan.cp", "see 128 of 8192 tokens")
+        for name in ("huggingface", "accelerate")
+    ),
+    ("nanotron", {"vpp": 1, "ep": 2}, MOE, "plan.ep", "exchange none"),
+    ("nanotron", {"vpp": 1}, MLA, "training.framework", "no multi-head latent attention"),
+    ("maxtext", {"vpp": 1}, MAMBA, "training.framework", "no mixer but the gated delta net"),
     ("nanotron", {}, {}, "plan.vpp", "must be 1"),
     ("nanotron", {"vpp": 1, "zero_stage": 2}, {}, "plan.zero_stage", "0 or 1"),
     ("nanotron", {"vpp": 1, "schedule": "zero_bubble"}, {}, "plan.schedule", "1f1b and gpipe"),
@@ -109,7 +126,6 @@ def test_a_framework_refuses_with_its_reason(
     assert part in error.rule
 
 
-MLA = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 LEGAL: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("megatron-core", {"tp": 16, "dp": 2, "dp_shard": 2}, {}),  # two ranks share a key/value head
     ("megatron-core", {"vpp": 1}, {"num_hidden_layers": 79}),  # first and last stage may differ
@@ -122,6 +138,8 @@ LEGAL: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("other", {"zero_stage": 2, "vpp": 1}, {"num_hidden_layers": 126}),
     ("maxtext", {"vpp": 1}, MOE | {"num_hidden_layers": 61, "first_k_dense_replace": 3}),
     ("nanotron", {"vpp": 1, "cp": 2, "dp": 4, "dp_shard": 4}, {}),
+    ("deepspeed", FLAT | {"cp": 2, "dp": 32}, WINDOWED),  # Ulysses: attention sees the whole sequence
+    ("huggingface", FLAT | {"cp": 2, "dp": 32}, WINDOWED | {"sliding_window": 8192}),
     ("torchtitan", {"tp": 16, "dp": 2, "dp_shard": 2, "zero_stage": 3}, MLA),  # no key/value heads to split
 ]
 

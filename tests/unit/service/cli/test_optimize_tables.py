@@ -27,8 +27,8 @@ def test_a_full_report_has_its_parts_in_the_order_an_engineer_asks(
     scenario, report = full()
     plans = ["trials", "today", *(f"proposal {proposal['rank']}" for proposal in report["proposals"])]
     assert names(printed(capsys, scenario, report)) == [
-        "verdict", "diagnosis", *plans, "try first", "what if", "advice", "warning", "past cases", "why not",
-        "notes", "incident",
+        "verdict", "diagnosis", *plans, "try first", "two runs", "what if", "advice", "warning", "past cases",
+        "why not", "notes", "incident",
     ]  # fmt: skip
 
 

@@ -123,3 +123,14 @@ def test_cmark_gfm_makes_nothing_of_text_from_outside(page: str, text: str) -> N
 def test_any_text_anywhere_leaves_a_report_of_the_same_sections(text: str) -> None:
     page = markdown_report(*full(text))
     assert headings(page, "h2") == SECTIONS
+
+
+def test_the_commands_of_the_two_runs_are_code_that_can_be_copied() -> None:
+    blocks = [
+        token.content
+        for token in PARSER.parse(markdown_report(SMALL, session(SMALL)))
+        if token.type == "code_block"
+    ]
+    assert blocks
+    assert all("asap patch FILE --report report.json --plan " in block for block in blocks)
+    assert all(" | tee proposal-" in block for block in blocks)

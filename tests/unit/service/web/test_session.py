@@ -118,3 +118,16 @@ def test_the_nearest_runs_are_listed_with_what_differs(served: Served, id: str) 
     _, compared = get(served, address)
     assert re.search(r"TFLOP/s per device predicted, [\d.]+ in \S+ .*: [\d.]+ times as fast", compared.text)
     assert "left over:" in compared.text
+
+
+def test_each_card_says_why_it_has_its_slot_how_robust_it_is_and_how_to_switch(
+    served: Served, id: str, report: dict[str, Any]
+) -> None:
+    page = get(served, f"/sessions/{id}")[1].text
+    shown = " ".join(page.split())
+    assert report["proposals"]
+    for proposal in report["proposals"]:
+        assert " ".join(proposal["why"].split()) in shown
+        assert proposal["two_runs"]["commands"][1] in shown
+    for words in ("half the network", "fits a tenth less memory", "Today's checkpoint: "):
+        assert shown.count(words) == len(report["proposals"]), words
