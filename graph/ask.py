@@ -23,6 +23,8 @@ from graph.rules import Rules
 from graph.services import outcome_of
 from graph.tools import QUESTION_TOOLS, Switches, Tool, Toolbox
 from tools.errors import InputError
+from tools.model.calibration import Calibration
+from tools.recommend.notes import apply_statements
 from tools.recommend.words import short
 from tools.scenario import Scenario
 
@@ -115,13 +117,14 @@ def ask(
 ) -> Answered:
     """Raises InputError for an empty or overlong question; nothing of the session changes.
 
+    `scenario` is the request's, without its notes.
     `turn` is held while something is computed, and not while a model thinks.
     """
     turn = turn or nullcontext()
     text = question.strip()
     if not 0 < len(text) <= MAX_QUESTION:
         raise InputError("question", question[:60], f"allowed: a text of 1 to {MAX_QUESTION} characters")
-    box = Toolbox(context, scenario, report.proposals[(report.chosen or 1) - 1].plan, tenant)
+    box = toolbox_of(report, scenario, context, tenant)
     with turn:
         rules_trail = _Trail(nullcontext())
         by_rules = rules_trail.answered(
@@ -173,6 +176,16 @@ def ask(
         return by_rules.model_copy(update={"incidents": trail.incidents})
     remark = remark_of(reply.answer.remark, reply.by) if context.remarks else ""
     return trail.answered(text, said + remark, reply.by)
+
+
+def toolbox_of(report: Report, scenario: Scenario, context: Context, tenant: str | None = None) -> Toolbox:
+    """The tools as the session had them: with what its notes state, and the cost model as it left it."""
+    if report.notes and report.notes.accepted:
+        scenario = apply_statements(report.notes.accepted, scenario).scenario
+    start = report.proposals[(report.chosen or 1) - 1].plan
+    if report.calibration:
+        context = context.resumed(Calibration.from_data(report.calibration))
+    return Toolbox(context, scenario, start, tenant)
 
 
 def _figures(value: JsonValue, name: str) -> list[tuple[str, str]]:

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -97,11 +96,8 @@ def _with_services(
 
     def node(state: State, config: RunnableConfig, runtime: Runtime[Context]) -> object:
         context = runtime.context if studio is None else studio
-        if calibration := state.get("calibration"):  # as the session's own trials have made it
-            own = Calibration.from_data(calibration)
-            if context.calibration:  # what runs correct is not kept with a session: it is this installation's
-                own = replace(own, residual=context.calibration.residual)
-            context = replace(context, session_calibration=own)
+        if calibration := state.get("calibration"):
+            context = context.resumed(Calibration.from_data(calibration))
         # The caller receives each event before the node goes on, and so before it is checkpointed.
         # LangGraph's stream would deliver it after the checkpoint: a process that dies in between loses it.
         write = config.get("configurable", {}).get(ON_EVENT) or get_stream_writer()

@@ -91,6 +91,12 @@ class Context:
             self.workloads.append(made)
         return made
 
+    def resumed(self, own: Calibration) -> "Context":
+        """With the cost model as a session made and kept it. What published runs correct is not kept with a
+        session: it is this installation's."""
+        base = self.calibration or own
+        return replace(self, session_calibration=replace(own, residual=base.residual))
+
     def check(self) -> None:
         """For work without progress to report: raises if the session must stop."""
         if self.progress is not None:

@@ -38,7 +38,6 @@ from tools.errors import InputError
 from tools.frameworks import Export, export_plan
 from tools.kb import KnowledgeBase
 from tools.model.predict import predict
-from tools.recommend.notes import apply_statements
 from tools.recommend.report import Proposal
 from tools.scenario import Plan, Scenario, parse_scenario
 from tools.scenario.fields import build
@@ -146,8 +145,6 @@ class Sessions:
         report, request = get_report(row, "questions can be asked when it is completed"), row.request or {}
         described = {name: request[name] for name in SCENARIO_PARTS if request.get(name) is not None}
         scenario = parse_scenario(described, need_plan=False)
-        if report.notes and report.notes.accepted:
-            scenario = apply_statements(report.notes.accepted, scenario).scenario
         reasoner = reasoner_for(self.settings, caller.tenant, shared_reasoner(self.settings))
         context = Context(knowledge, reasoner, progress=progress)
         return ask(question, report, scenario, context, caller.tenant, turn)

@@ -23,8 +23,8 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield server.address
 
 
-def advise(address: str, **request: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - JSON
-    """The proposals of a session, brought to its end."""
+def completed(address: str, **request: Any) -> str:  # noqa: ANN401 - JSON
+    """Where a session is, brought to its end."""
     made = requests.post(f"{address}/v1/sessions", json={**JOB, **request}, timeout=TIMEOUT_S)
     assert made.status_code == 202, made.text
     url, deadline = f"{address}/v1/sessions/{made.json()['id']}", time.monotonic() + MAX_WAIT_S
@@ -32,6 +32,11 @@ def advise(address: str, **request: Any) -> list[dict[str, Any]]:  # noqa: ANN40
         assert time.monotonic() < deadline
         time.sleep(0.2)
     assert state == "completed"
+    return url
+
+
+def advise(address: str, **request: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - JSON
+    url = completed(address, **request)
     proposals: list[dict[str, Any]] = requests.get(f"{url}/report", timeout=TIMEOUT_S).json()["proposals"]
     return proposals
 
@@ -86,3 +91,15 @@ def test_a_run_told_in_the_notes_changes_what_comes_first_and_is_cited(address: 
     assert {name: proposals[0]["plan"][name] for name in plan} == plan
     assert proposals[0]["evidence"][0]["ref"] == "notes:tp 2 pp 1"
     assert proposals[0]["prediction"]["step_time_s"] < first["prediction"]["step_time_s"]
+
+
+def test_a_question_is_answered_by_the_model_that_the_report_was_calibrated_with(address: str) -> None:
+    plain = advise(address)[0]["prediction"]["step_time_s"]
+    took_s = 3 * plain
+    url = completed(address, notes=f"A step takes {took_s:.4f} s.")
+    report = requests.get(f"{url}/report", timeout=TIMEOUT_S).json()
+    first = report["proposals"][report["chosen"] - 1 if report["chosen"] else 0]
+    assert report["diagnosis"]["recalibrated"] is not None
+    question = {"question": f"what if tp {first['plan']['tp']}?"}
+    told = requests.post(f"{url}/ask", json=question, timeout=TIMEOUT_S).json()["answer"]
+    assert f"Predicted {first['prediction']['step_time_s']:.3g} s per step" in told

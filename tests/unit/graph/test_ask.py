@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from graph.answers import A, Question, ReasonerError, Reply, SuggestedPlan
-from graph.ask import Answered, ask
+from graph.ask import Answered, ask, toolbox_of
 from graph.ask_rules import plan_fields
 from graph.context import Context
 from graph.events import plain
@@ -148,24 +148,35 @@ def test_every_tool_of_the_agents_answers_in_json_about_a_profiled_job() -> None
 
 
 def test_a_tool_predicts_every_proposal_as_the_report_does() -> None:
-    """Whatever plan the search started from, with modules, sharding groups and switches."""
+    """Whatever plan the search started from, with modules, sharding groups and switches; also if a step time
+    in the notes calibrated the report."""
     compared = 0
     recorded = REPO / "examples/sessions/mixtral-8x22b-128xh100.jsonl"
     llama = json.loads((REPO / "examples/llama-3.1-70b-64xh100.json").read_text())
-    for raw in (llama, read_cassette(recorded)[0].request, small()):
+    told = small(notes="A step takes 0.9 s. keep micro-batch size 1")
+    calibrated = 0
+    for raw in (
+        llama,
+        read_cassette(recorded)[0].request,
+        small(),
+        {**llama, "notes": "A step takes 40 s"},
+        told,
+    ):
         report = run(raw)[0].report
         assert report is not None
-        box = Toolbox(RULES, parse_request(raw).scenario)
+        calibrated += report.calibration is not None
+        box = toolbox_of(report, parse_request(raw).scenario, RULES)
         for proposal in report.proposals:
             fields = proposal.plan.model_dump(exclude={"dp"}, exclude_none=True)
-            told = box.predict_plan(plan=SuggestedPlan(**fields), settings=proposal.settings)
-            assert isinstance(told, dict)
+            predicted = box.predict_plan(plan=SuggestedPlan(**fields), settings=proposal.settings)
+            assert isinstance(predicted, dict)
             assert {
-                name: told[name] for name in ("step_time_s", "peak_memory_gib", "mfu", "breakdown_s")
+                name: predicted[name] for name in ("step_time_s", "peak_memory_gib", "mfu", "breakdown_s")
             } == (
                 proposal.prediction.model_dump(
                     include={"step_time_s", "peak_memory_gib", "mfu", "breakdown_s"}
                 )
             )
             compared += 1
-    assert compared == 9
+    assert compared == 15
+    assert calibrated == 2
