@@ -25,6 +25,8 @@ TrainingFields = dict[str, bool | float | str | tuple[str, ...] | LoraSpec | Pre
 """Fields of the training part beside the batch: adapters, offload, switches."""
 
 NEEDED_OF_MODEL = ("num_hidden_layers", "hidden_size", "num_attention_heads", "vocab_size")
+SHAPE = ("num_hidden_layers", "hidden_size")
+"""What tells two models apart, by any file that describes one."""
 SetValues = Mapping[str, JsonValue]
 """What `--set` takes, by name."""
 Count = Annotated[int, Field(ge=1, le=10**9)]
@@ -193,6 +195,7 @@ def assemble(draft: Draft, options: ImportOptions, framework: str) -> ImportedSc
     if options.model is None:
         model = _described_model(draft, options)
     else:
+        _refuse_other_model(options.model, draft)
         model = {**options.model, **to_jsonable_python(draft.model_changes)}
     if options.device is None:
         raise missing("cluster.device", "a name from 'asap hardware list'")
@@ -245,6 +248,15 @@ def assemble(draft: Draft, options: ImportOptions, framework: str) -> ImportedSc
     odd = node_note(cluster.num_devices, cluster.devices_per_node, cluster.device)
     notes = (*draft.notes, *([odd] if odd else ()))
     return ImportedScenario(scenario, parameters, notes, draft.unused, left_out)
+
+
+def _refuse_other_model(stated: JsonObject, draft: Draft) -> None:
+    """The plan of one model is not priced with another's size."""
+    given, in_file = canonical_model(stated), draft.model
+    for name in SHAPE if all(in_file.get(name) for name in SHAPE) else ():
+        if given.get(name) and given[name] != in_file[name]:
+            rule = f"the file describes a model with {in_file[name]}: give that model's config.json, or none"
+            raise InputError("model", f"{name} {given[name]}", rule)
 
 
 def _described_model(draft: Draft, options: ImportOptions) -> JsonObject:

@@ -77,6 +77,10 @@ GATED = ("swiglu", "fast-swiglu", "geglu", "fast-geglu", "reglu", "fast-reglu")
 HELPERS_MAY_SET = (
     ("global_batch_size", "training.global_batch_size", "global_batch_size"),
     ("micro_batch_size", "plan.micro_batch_size", "micro_batch_size"),
+    ("tensor_model_parallel_size", "plan.tp", ""),
+    ("pipeline_model_parallel_size", "plan.pp", ""),
+    ("context_parallel_size", "plan.cp", ""),
+    ("sequence_parallel", "plan.sequence_parallel", ""),
     ("expert_model_parallel_size", "plan.ep", ""),
 )
 """Settings, their path, and the option that states them."""
@@ -195,6 +199,10 @@ class Nemo(Format):
         if "t5" in str(values.get("name")).lower():
             raise InputError("nemo: name", values["name"], "not supported: an encoder-decoder model (T5)")
         arguments = _megatron_arguments(values)
+        degrees = dict(options.overrides)
+        for setting, path, option in HELPERS_MAY_SET:
+            if path in degrees and not option:
+                arguments.setdefault(setting, degrees[path])
         name = str(arguments.pop("pretrained_name", "") or "")
         changes_recipe = "trainer" not in values  # Megatron-Bridge: a recipe's own values are not stated
         if changes_recipe:
@@ -209,14 +217,23 @@ class Nemo(Format):
 
 def _refuse_open(recipe: PythonConfig, options: ImportOptions) -> None:
     """What a function sets whose source is not at hand is not assumed."""
-    if not recipe.unread:
-        return
-    said = {name for section in recipe.sections.values() for name in section}
-    stated = {name for name, _ in options.overrides}
-    for setting, path, option in HELPERS_MAY_SET if options.is_moe({}) else HELPERS_MAY_SET[:-1]:
-        if setting not in said and path not in stated and not (option and getattr(options, option)):
-            why = f"{', '.join(recipe.unread[:3])} may set it: give the file inside its checkout, or state it"
-            raise missing(path, why)
+    said = {name: value for section in recipe.sections.values() for name, value in section.items()}
+    stated = dict(options.overrides)
+    means_nothing = [] if options.is_moe({}) else ["plan.ep"]
+    if said.get("tensor_model_parallel_size", stated.get("plan.tp", 1)) == 1:
+        means_nothing.append("plan.sequence_parallel")
+    open_paths = [
+        path
+        for setting, path, option in HELPERS_MAY_SET
+        if setting not in said and path not in (*stated, *means_nothing)
+        if not (option and getattr(options, option))
+    ]
+    if recipe.unread and open_paths:
+        others = f" (also open: {', '.join(open_paths[1:])})" if open_paths[1:] else ""
+        helpers = ", ".join(recipe.unread[:3])
+        raise missing(
+            open_paths[0], f"{helpers} may set it: give the file inside its checkout, or state it{others}"
+        )
 
 
 def _megatron_arguments(values: JsonObject) -> JsonObject:

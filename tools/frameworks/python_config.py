@@ -6,7 +6,7 @@ another function returns (`config.training.seq_len = 4096`).
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pydantic import JsonValue
@@ -46,6 +46,7 @@ CONFIG_NAMES = ("cfg", "config")
 ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     ast.Mult: operator.mul, ast.Add: operator.add, ast.Sub: operator.sub, ast.FloorDiv: operator.floordiv,
 }  # fmt: skip
+CHOICES: dict[str, Callable[[Iterable[int]], int]] = {"max": max, "min": min}
 COMPARISONS: dict[type, Callable[[object, object], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
 }  # fmt: skip
@@ -153,6 +154,8 @@ class _Reading:
         self.unread: list[str] = []
         self.made: dict[str, ast.Call] = {}
         """Sections that were made under a name of their own: `train = TrainingConfig(...)`."""
+        self.changed: dict[str, JsonObject] = {}
+        """What was assigned to those since: `model.seq_length = 4096`."""
 
     def run(self, function: ast.FunctionDef, given: Variables | None = None) -> PythonConfig:
         arguments = function.args
@@ -165,6 +168,10 @@ class _Reading:
         }
         self.variables |= {name: _constant(value, self.variables) for name, value in defaults.items()}
         self.variables |= given or {}
+        if arguments.kwarg:
+            own = {arg.arg for arg in (*named, *arguments.kwonlyargs)}
+            rest = {name: value for name, value in (given or {}).items() if name not in own}
+            self.variables[arguments.kwarg.arg] = rest
         self._read(function.body)
         return PythonConfig(self.found, tuple(dict.fromkeys(self.unread)))
 
@@ -188,10 +195,32 @@ class _Reading:
             value = statement.value if isinstance(statement, ast.Assign | ast.Return) else None
             if made and isinstance(value, ast.Call):
                 self._state(made, value)
+            elif made and isinstance(value, ast.Name):
+                self._state_named(made, value.id)
             if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
                 targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                 for target in targets:
                     self._assign(target, statement.value)
+            elif isinstance(statement, ast.AugAssign):
+                changed = ast.BinOp(statement.target, statement.op, statement.value)
+                self._assign(statement.target, changed)
+            elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
+                self._change(statement.value)
+
+    def _change(self, node: ast.Call) -> None:
+        """`setattr(config.model, "seq_length", 4096)` and `settings.update(...)`."""
+        if called(node.func) == "setattr" and len(node.args) == 3:
+            name = _value(node.args[1], self.variables)
+            if isinstance(name, str) and name.isidentifier():
+                self._assign(ast.Attribute(node.args[0], name), node.args[2])
+            else:
+                self.unread.append("setattr")
+        elif isinstance(node.func, ast.Attribute) and node.func.attr == "update":
+            before = _value(node.func.value, self.variables)
+            if isinstance(before, dict) and isinstance(node.func.value, ast.Name):
+                given = [(None, node.func.value), *((None, arg) for arg in node.args)]
+                merged = _merged([*given, *_named(node)], self._known())
+                self.variables[node.func.value.id] = "" if isinstance(merged, _Unknown) else merged
 
     def _branch(self, statement: ast.If) -> None:
         """The branch that runs, if its condition is known; else neither, and what they set is not read."""
@@ -207,8 +236,15 @@ class _Reading:
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Name):
             self.variables[target.id] = _constant(value, self._known())
+            self.changed.pop(target.id, None)
+            self.made.pop(target.id, None)
             if isinstance(value, ast.Call):
                 self.made[target.id] = value
+        elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
+            settings, key = self.variables.get(target.value.id), _constant(target.slice, self._known())
+            if isinstance(settings, dict):
+                changed = {**settings, str(key): _constant(value, self._known())}
+                self.variables[target.value.id] = changed
         elif isinstance(target, ast.Attribute):  # `config.training.seq_len = 4096`
             path = ast.unparse(target).split(".")
             stated = _constant(value, self._known())
@@ -218,6 +254,8 @@ class _Reading:
                 self.found.setdefault(self.section, {})[path[1]] = stated
             elif len(path) == 2 and path[1] == "mixed_precision":
                 self.found.setdefault("model", {})["mixed_precision"] = stated
+            elif len(path) == 2:
+                self.changed.setdefault(path[0], {})[path[1]] = stated
 
     def _known(self) -> Variables:
         """Variables, and the fields of the configuration as they are now: `cfg.train.micro_batch_size`."""
@@ -243,9 +281,10 @@ class _Reading:
         if any(item.arg == RECOMPUTATION and _constant(item.value) is None for item in node.keywords):
             self.found[RECOMPUTATION] = {"mode": "none"}
         for item in node.keywords:  # `ConfigContainer(train=TrainingConfig(...))`
-            value = self.made.get(item.value.id) if isinstance(item.value, ast.Name) else item.value
-            if item.arg in ASSIGNED_SECTIONS and isinstance(value, ast.Call):
-                self._state(item.arg, value)
+            if item.arg in ASSIGNED_SECTIONS and isinstance(item.value, ast.Call):
+                self._state(item.arg, item.value)
+            elif item.arg in ASSIGNED_SECTIONS and isinstance(item.value, ast.Name):
+                self._state_named(item.arg, item.value.id)
         if name in CONVERTERS:
             self.found.setdefault("model", {})["converters"] = [CONVERTERS[name]]
         elif name in MODEL_CALLS and node.args:
@@ -257,24 +296,48 @@ class _Reading:
 
     def _state(self, section: str, node: ast.Call) -> None:
         """What the call that makes a section states of it."""
-        known = self._known()
-        stated = {item.arg: _constant(item.value, known) for item in node.keywords if item.arg}
+        stated, open_arguments = self._arguments(node)
+        self.unread += open_arguments
         self.found[section] = {**self.found.get(section, {}), **stated}
+
+    def _state_named(self, section: str, name: str) -> None:
+        """The same of a section that was made under a name of its own, and what was changed of it since."""
+        before = self.found.get(section, {})
+        if name in self.made:
+            self._state(section, self.made[name])
+        # Inside of what makes the section, changes were taken for the section's own.
+        later = before if self.section else {}
+        self.found[section] = {**self.found.get(section, {}), **later, **self.changed.get(name, {})}
+
+    def _arguments(self, node: ast.Call) -> tuple[JsonObject, list[str]]:
+        """The arguments that a call gives by name, and those that only running the program would tell."""
+        known, stated, unread = self._known(), JsonObject(), list[str]()
+        for item in node.keywords:
+            value = _constant(item.value, known)
+            if item.arg:
+                stated[item.arg] = value
+            elif isinstance(value, dict):
+                stated |= value
+            else:
+                unread.append(f"**{ast.unparse(item.value)[:40]}")
+        return stated, unread + ["*" for arg in node.args if isinstance(arg, ast.Starred)]
 
     def _follow(self, node: ast.Call, module: _Module, function: ast.FunctionDef, section: str) -> None:
         """What another function makes is the start; one that is handed the configuration changes it."""
         names = [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)]
         known = self._known()
         given = {key: _constant(arg, known) for key, arg in zip(names, node.args, strict=False)}
-        given |= {item.arg: _constant(item.value, known) for item in node.keywords if item.arg}
+        stated, open_arguments = self._arguments(node)
         reading = _Reading(module, self.depth + 1, section)
         is_handed = any(isinstance(arg, ast.Name) and arg.id in CONFIG_NAMES for arg in node.args) or any(
             item.arg in CONFIG_NAMES for item in node.keywords
         )
         if is_handed:
             reading.found = self.found
-        made = reading.run(function, given)
+        made = reading.run(function, given | stated)
         self.unread += made.unread
+        if made.sections:
+            self.unread += open_arguments
         if not is_handed:
             for section, settings in made.sections.items():
                 self.found[section] = {**settings, **self.found.get(section, {})}
@@ -303,6 +366,30 @@ def _value(node: ast.expr, variables: Variables) -> "JsonValue | _Unknown":
     """A literal, a known name, or arithmetic and choices of those."""
     if isinstance(node, ast.Name | ast.Attribute) and (name := ast.unparse(node)) in variables:
         return variables[name]
+    if isinstance(node, ast.IfExp | ast.BoolOp | ast.Compare):
+        return _decided(node, variables)
+    if isinstance(node, ast.Dict):
+        return _merged(zip(node.keys, node.values, strict=True), variables)
+    if isinstance(node, ast.Subscript | ast.Call):
+        return _looked_up(node, variables)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        negated = _value(node.operand, variables)
+        return negated if isinstance(negated, _Unknown) else not negated
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _merged([(None, node.left), (None, node.right)], variables)
+    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+        one, other = _value(node.left, variables), _value(node.right, variables)
+        if type(one) is int and type(other) is int and abs(one) < 10**9 and 0 < abs(other) < 10**9:
+            return ARITHMETIC[type(node.op)](one, other)
+        return _Unknown()
+    try:
+        value = ast.literal_eval(node)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        return _Unknown()
+    return value if isinstance(value, str | int | float | bool | list | dict | type(None)) else str(value)
+
+
+def _decided(node: ast.IfExp | ast.BoolOp | ast.Compare, variables: Variables) -> "JsonValue | _Unknown":
     if isinstance(node, ast.IfExp):
         test = _value(node.test, variables)
         if isinstance(test, _Unknown):
@@ -315,25 +402,57 @@ def _value(node: ast.expr, variables: Variables) -> "JsonValue | _Unknown":
             if isinstance(found, _Unknown) or bool(found) == isinstance(node.op, ast.Or):
                 return found
         return found
-    if isinstance(node, ast.Compare) and len(node.ops) == 1:
-        left, right = _value(node.left, variables), _value(node.comparators[0], variables)
-        compare = COMPARISONS.get(type(node.ops[0]))
-        if compare is None or isinstance(left, _Unknown) or isinstance(right, _Unknown):
+    left, right = _value(node.left, variables), _value(node.comparators[0], variables)
+    compare = COMPARISONS.get(type(node.ops[0])) if len(node.ops) == 1 else None
+    if compare is None or isinstance(left, _Unknown) or isinstance(right, _Unknown):
+        return _Unknown()
+    return compare(left, right)
+
+
+def _merged(
+    items: Iterable[tuple[ast.expr | None, ast.expr]], variables: Variables
+) -> "JsonObject | _Unknown":
+    """`{"a": 1, **others}`; a key that is None stands for all of a dictionary."""
+    found: JsonObject = {}
+    for key, item in items:
+        value = _value(item, variables)
+        if key is not None:
+            found[str(_constant(key, variables))] = _constant(item, variables)
+        elif isinstance(value, dict):
+            found |= value
+        else:
             return _Unknown()
-        return compare(left, right)
-    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-        found = _value(node.operand, variables)
-        return found if isinstance(found, _Unknown) else not found
-    if isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
-        one, other = _value(node.left, variables), _value(node.right, variables)
-        if type(one) is int and type(other) is int and abs(one) < 10**9 and 0 < abs(other) < 10**9:
-            return ARITHMETIC[type(node.op)](one, other)
+    return found
+
+
+def _named(node: ast.Call) -> list[tuple[ast.expr | None, ast.expr]]:
+    """The arguments that a call gives by name, and `**others`."""
+    return [(ast.Constant(item.arg) if item.arg else None, item.value) for item in node.keywords]
+
+
+def _looked_up(node: ast.Subscript | ast.Call, variables: Variables) -> "JsonValue | _Unknown":
+    """`settings["tp"]`, `settings.get("tp", 1)`, `settings.copy()`, `dict(tp=1)`, `max(1, n)`."""
+    if isinstance(node, ast.Subscript):
+        settings, key, default = _value(node.value, variables), node.slice, None
+    elif isinstance(node.func, ast.Attribute) and node.func.attr in ("get", "copy") and not node.keywords:
+        settings = _value(node.func.value, variables)
+        if not node.args:
+            return settings if node.func.attr == "copy" and isinstance(settings, dict) else _Unknown()
+        key, default = node.args[0], node.args[1] if node.args[1:] else ast.Constant(None)
+    elif isinstance(node.func, ast.Name) and node.func.id == "dict":
+        return _merged([*((None, arg) for arg in node.args), *_named(node)], variables)
+    elif isinstance(node.func, ast.Name) and node.func.id in CHOICES and not node.keywords:
+        values = [_value(arg, variables) for arg in node.args]
+        numbers = [value for value in values if type(value) is int]
+        return CHOICES[node.func.id](numbers) if 1 < len(numbers) == len(values) else _Unknown()
+    else:
         return _Unknown()
-    try:
-        value = ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+    name = _value(key, variables)
+    if not isinstance(settings, dict) or not isinstance(name, str):
         return _Unknown()
-    return value if isinstance(value, str | int | float | bool | list | type(None)) else str(value)
+    if name in settings:
+        return settings[name]
+    return _Unknown() if default is None else _value(default, variables)
 
 
 def _constant(node: ast.expr, variables: Variables | None = None) -> JsonValue:

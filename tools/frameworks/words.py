@@ -6,6 +6,7 @@ What has two meanings is refused with both, never guessed.
 import math
 import re
 import tomllib
+from fractions import Fraction
 from functools import cache
 from typing import NamedTuple
 
@@ -15,11 +16,16 @@ from tools.hardware import get_device
 from tools.hardware.catalogue import find_reported
 
 MAX_DIGITS = 12
-WORDS = ("a", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
-NUMBERS = {"single": 1} | {word: max(number, 1) for number, word in enumerate(WORDS)}
+WORDS = "one two three four five six seven eight nine ten eleven twelve"
+NUMBERS = {word: number for number, word in enumerate(WORDS.split(), 1)}
+NUMBERS |= {"a": 1, "single": 1, "sixteen": 16, "thirty-two": 32, "sixty-four": 64}
 NODES = r"(?:nodes?|hosts?|machines?|servers?|instances?|boxes|box)"
-PER_NODE = re.compile(rf"\b(?:per|in every|in each) {NODES}\b|\beach\b")
-NODE_COUNT = re.compile(rf"\b(\d+)\s*(?:x\s*)?{NODES}\b")
+PER_NODE = re.compile(rf"\b(?:per|in every|in each|on each) {NODES}\b|/ ?{NODES}\b|\beach\b")
+NODE_COUNT = re.compile(rf"\b((?:on|across|over|in|among) )?(\d+)\s*(?:x\s*)?(?:gpu )?{NODES}\b")
+SEVERAL_NODES = re.compile(rf"\b(?:{NODES}(?<=s)(?!=)\b|{NODES} (?=(?:x )?\d))")
+TOTAL_COUNT = re.compile(r"\b(?:in )?(?:total|all|overall|altogether)\b")
+MARKS = PER, AT, OVER, PLURAL = "per-node", "nodes=", "over=", "nodes"
+"""Marks among the words: "8 per node", "8 nodes", "64 on 8 nodes", and "nodes" behind a device."""
 TPU_SLICE = re.compile(r"(?:(\d+)\s*(?:x\s*)?)?(?:tpu[ -])?(v4|v5p|v5e|v5litepod|v6e)-(\d+)")
 CORES_PER_CHIP = {"v4": 2, "v5p": 2}
 """A slice's name counts TensorCores for these (https://cloud.google.com/tpu/docs/v5p), chips for others."""
@@ -27,17 +33,20 @@ RACK = re.compile(r"(\d+)\s*(?:x\s*)?(?:racks?)\b")
 RACK_NAME = re.compile(r"\b(gb[23]00)[ -]nvl72\b")
 RACK_DEVICES = 72
 NOISE = re.compile(
-    "x|of|with|and|the|in|total|nvidia|amd|intel|google|aws|instinct|tensor|core|cluster"
-    "|(?:gpu|card|chip|accelerator|device|system|node|host|machine|server)s?"
+    "x|of|on|with|and|the|in|my|our|them|way|nvidia|amd|intel|google|aws|instinct|hopper|tensor|core|cluster"
+    "|(?:gpu|card|chip|accelerator|device|system)s?|node|host|machine|server|instance|box"
 )
 """Words that say nothing about the device or its number."""
 SYSTEMS = ("dgx", "hgx")
 EXAMPLES = 'allowed: a number and a device, for example "64 x H100", "8 nodes x 8 H100" or "4 x p5.48xlarge"'
-AMOUNT = re.compile(r"([0-9][0-9,_]*)\s*([km]?)\s*(tokens?|sequences?|seqs?|samples?)?", re.IGNORECASE)
+AMOUNT = re.compile(
+    r"([0-9][0-9,_]*)(\.[0-9]{1,6})?(?:e([0-9]{1,2}))?\s*(k|mi|m|million)?\s*(tokens?|sequences?|seqs?|samples?)?",
+    re.IGNORECASE,
+)
 TOTAL = re.compile(r"([0-9][0-9,]*(?:\.[0-9]+)?)\s*([kmbt]?)\s*(?:tokens?)?", re.IGNORECASE)
 TOTAL_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 MAX_TOKENS = 1e16
-UNITS = {"": 1, "k": 2**10, "m": 2**20}
+UNITS = {"": 1, "k": 2**10, "m": 2**20, "mi": 2**20, "million": 2**20}
 """Binary, as people mean 8k of context and 4M tokens per step (Llama 3: 512 sequences of 8192)."""
 
 
@@ -51,39 +60,36 @@ class DeviceWords(NamedTuple):
 def parse_devices(text: str, field: str) -> DeviceWords:
     """How many of which device, and how many of them per node if the words say it."""
     words = re.sub(r"(?<=\d)[,_](?=\d{3}\b)", "", text.lower())
-    words = words.replace("×", "x").replace("*", " x ").replace("_", "-").replace("-gpu", " gpu")
+    words = words.replace("×", "x").replace("*", " x ").replace("_", "-").replace("-gpu", " way")
     if slice_ := TPU_SLICE.fullmatch(words.strip()):
         chips = int(slice_[3][:MAX_DIGITS]) // CORES_PER_CHIP.get(slice_[2], 1)
         return DeviceWords(max(chips, 1) * int(slice_[1] or 1), get_device(slice_[2]).name, None)
     words = re.sub(r"(?<![a-wyz.\d-])(\d+)\s*x\s*(?=[\da-z])", r"\1 x ", words.replace("a single", "1"))
     words = re.sub(r"\bx(\d+)\b|(?<![a-z\d])(\d+)x\b", r"\1\2 ", words)
     words = " ".join(str(NUMBERS.get(word, word)) for word in words.split())
+    if thousands := re.search(r"\b(\d{1,6})k\b", words):
+        count = int(thousands[1])
+        raise InputError(field, text, f"say {count * 1000} or {count * 1024}: {thousands[0]} may be either")
     if RACK_NAME.search(words):
         racks = RACK.search(words)
         if racks is None:
             rule = f'a rack has {RACK_DEVICES}; say "144 x GB200" or "2 racks of GB200 NVL72"'
             raise InputError(field, text, rule)
         words = RACK_NAME.sub(r"\1", words).replace(racks[0], str(int(racks[1]) * RACK_DEVICES))
-    words = PER_NODE.sub(" ", words)
-    nodes = NODE_COUNT.search(words)
-    if nodes:
-        words = words.replace(nodes[0], " ", 1)
-    tokens = [token for token in re.split(r"[\s,;:()]+", words) if token and not NOISE.fullmatch(token)]
+    words, totals = TOTAL_COUNT.subn(" ", PER_NODE.sub(f" {PER} ", words))
+    words = NODE_COUNT.sub(lambda match: f" {OVER if match[1] or totals else AT}{match[2]} ", words)
+    words = SEVERAL_NODES.sub(f"{PLURAL} ", words)
+    tokens = [token for token in re.split(r"[\s,;:()~]+", words) if token and not NOISE.fullmatch(token)]
     for length in range(len(tokens), 0, -1):
         for start in range(len(tokens) - length + 1):
-            found = _find(tokens[start : start + length])
-            numbers = [*tokens[:start], *tokens[start + length :]]
-            if found and all(number.isdigit() for number in numbers):
-                if nodes:
-                    numbers = [nodes[1], *(numbers or [str(_per_node(found))])]
-                if not 1 <= len(numbers) <= 2 or any(len(number) > MAX_DIGITS for number in numbers):
+            named, rest = tokens[start : start + length], [*tokens[:start], *tokens[start + length :]]
+            found = None if any(token.startswith(MARKS) for token in named) else _find(named)
+            if found and all(token.isdigit() or token.startswith(MARKS) for token in rest):
+                is_long = any(len(token) > MAX_DIGITS + len(AT) for token in rest)
+                counted = None if is_long else _count(rest, start, found, words, is_total=totals > 0)
+                if counted is None:
                     raise InputError(field, text, EXAMPLES)
-                count = math.prod(map(int, numbers)) * found.devices
-                if not count:
-                    raise InputError(field, text, EXAMPLES)
-                is_split = len(numbers) == 2 or found.devices > 1
-                in_node = found.devices * (int(numbers[1]) if len(numbers) == 2 else 1)
-                return DeviceWords(count, found.device, in_node if is_split else None)
+                return DeviceWords(counted[0], found.device, counted[1])
     named = [token for token in tokens if not token.isdigit()]
     if named and len(tokens) > len(named):
         try:
@@ -96,25 +102,29 @@ def parse_devices(text: str, field: str) -> DeviceWords:
 def parse_amount(text: str, field: str, seq_len: int | None = None) -> int:
     """A whole number as people write it; of sequences of this length, if tokens are meant."""
     match = AMOUNT.fullmatch(text.strip())
-    digits = re.sub(r"[,_]", "", match[1]) if match else ""
-    if match is None or len(digits) > MAX_DIGITS or not int(digits):
+    digits = re.sub(r"[,_]", "", match[1]) + (match[2] or "") if match else ""
+    scale = (match[4] or "").lower() if match else ""
+    value = Fraction(digits or 0) * UNITS[scale] * 10 ** int(match[3] or 0) if match else Fraction(0)
+    if match is None or len(digits) > MAX_DIGITS or value.denominator > 1 or not 0 < value < MAX_TOKENS:
         raise InputError(field, text, 'allowed: a whole number, for example "128", "8k" or "4M tokens"')
-    value, unit = int(digits) * UNITS[match[2].lower()], (match[3] or "").lower()
+    unit = (match[5] or "").lower()
     is_batch = field.endswith(("batch_size", "batch-size"))
     if not unit.startswith("token"):
-        if is_batch and not unit and match[2].lower() == "m":
+        if is_batch and not unit and scale.startswith("m"):
             raise InputError(field, text, f'say "{text} tokens" or "{text} sequences"')
-        return value
+        return int(value)
     if not is_batch:
-        return value
+        return int(value)
     if seq_len is None:
         raise InputError(field, text, "tokens are counted in sequences: state the sequence length too")
     if value % seq_len:
         low = value // seq_len
         near = " or ".join(f"{count}" for count in (low, low + 1) if count)
-        rule = f"{value:,} tokens are no whole number of sequences of {seq_len}; {near} sequences are near"
+        rule = (
+            f"{int(value):,} tokens are no whole number of sequences of {seq_len}; {near} sequences are near"
+        )
         raise InputError(field, text, rule)
-    return value // seq_len
+    return int(value // seq_len)
 
 
 def parse_total(text: str, field: str) -> int:
@@ -171,6 +181,48 @@ def _find(tokens: list[str]) -> _Machine | None:
     return _Machine(reported, 1) if reported else None
 
 
-def _per_node(found: _Machine) -> int:
-    """How many of it a node has, if nobody says so."""
-    return get_device(found.device).devices_per_node if found.devices == 1 else 1
+def _count(
+    rest: list[str], start: int, found: _Machine, words: str, *, is_total: bool
+) -> tuple[int, int | None] | None:
+    """The devices, and how many are in a node if the words say so; None if they do not agree.
+
+    `rest` are the numbers and marks around the device, which stood before the one at `start`.
+    """
+    numbers = [int(token) for token in rest if token.isdigit()]
+    nodes = next((int(token.partition("=")[2]) for token in rest if "=" in token), None)
+    usual = found.devices if found.devices > 1 else get_device(found.device).devices_per_node
+    if 0 in (*numbers, nodes) or len(rest) - len(numbers) > 2 or len(numbers) > 2:
+        return None
+    size = found.devices if found.devices > 1 else None
+    if PER in rest:
+        before = [token for token in rest[: rest.index(PER)] if token.isdigit()]
+        if not before or size not in (None, int(before[-1])):
+            return None
+        size = int(before[-1])
+        numbers.remove(size)
+    if found.devices > 1:  # the number counts machines
+        machines = numbers[0] if numbers else nodes
+        return (machines * found.devices, size) if machines and nodes in (None, machines) else None
+    if (
+        nodes is None and rest[start : start + 1] == [PLURAL] and numbers
+    ):  # "4 H100 nodes", "8xH100 nodes x 4"
+        if len(numbers) == 2:
+            size = numbers.pop(1 if start == 2 else 0)  # "two 8xH100 nodes", "8xH100 nodes x 4"
+        nodes = numbers.pop()
+    if nodes is None and len(numbers) == 2:  # "2 x 8 x H100"
+        return math.prod(numbers), numbers[1]
+    if size is not None and nodes is None:
+        if not numbers:
+            return None
+        if re.search(rf"\b{numbers[0]} +x +{size}\b", words):  # "4 x 8 H100 per node"
+            return numbers[0] * size, size
+        return (numbers[0], size) if numbers[0] >= size else None
+    if nodes is None:
+        return (numbers[0], None) if numbers else None
+    if size is None and numbers:
+        mark = next(index for index, token in enumerate(rest) if "=" in token) if PLURAL not in rest else 0
+        is_whole = rest[mark].startswith(OVER) and (mark > 0 or is_total)
+        size, left = divmod(numbers[0], nodes) if is_whole else (numbers[0], 0)
+        return None if left or not size else (nodes * size, size)
+    size = size or usual
+    return (nodes * size, size) if not numbers or numbers[0] == nodes * size else None

@@ -60,6 +60,13 @@ def test_a_megatron_launch_script_states_nearly_everything() -> None:
     assert [setting.path for setting in imported.unused] == ["lr", "lr_decay_style"]
 
 
+def test_the_config_of_another_model_than_the_file_s_is_refused() -> None:
+    with pytest.raises(InputError, match=r"model: got .*num_hidden_layers 80.*the file describes .* 32"):
+        import_plan(LAUNCH_SCRIPT, "megatron", ImportOptions(model=MODEL_70B, device="h100"))
+    same = import_plan(LAUNCH_SCRIPT, "megatron", ImportOptions(model=MODEL, device="h100"))
+    assert same.scenario["model"]["hidden_size"] == 4096
+
+
 MOE = MODEL | {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 2048}
 ON_8 = ImportOptions(model=MODEL, device="h100", num_devices=8)
 MOE_ON_8 = replace(ON_8, model=MOE)
@@ -380,6 +387,9 @@ def llama_pretrain_config() -> ConfigContainer:
 
 def test_a_recipe_of_megatron_bridge_says_what_it_leaves_to_others() -> None:
     options = ImportOptions(model=MODEL, device="b200", num_devices=16)
+    with pytest.raises(InputError, match=r"_pretrain_common may set it.*also open: plan.cp, plan.seq"):
+        import_plan(RECIPE, None, options)
+    options = replace(options, overrides=(("plan.pp", 1), ("plan.cp", 1), ("plan.sequence_parallel", False)))
     imported = import_plan(RECIPE, None, options)
     fields = {**imported.scenario["training"], **imported.scenario["plan"]}
     expected = {"tp": 2, "dp": 8, "zero_stage": 1, "precision": "mxfp8", "global_batch_size": 128}
@@ -442,10 +452,50 @@ def test_a_recipe_is_followed_through_the_helpers_of_its_checkout(tmp_path: Path
     assert {key: fields[key] for key in expected} == expected
 
 
+KEYWORD_RECIPE = """
+def llama_pretrain_config(**user_kwargs) -> ConfigContainer:
+    recommended = {"hf_path": "meta-llama/Meta-Llama-3-8B", "tensor_model_parallel_size": 4}
+    recommended = recommended | {"seq_length": 4096}
+    recommended["pipeline_model_parallel_size"] = 2
+    recommended.update(micro_batch_size=2)
+    combined = {**recommended, **user_kwargs} | dict(global_batch_size=max(256, 8))
+    return _llama_common(**combined)
+
+
+def _llama_common(hf_path, tensor_model_parallel_size=1, **rest) -> ConfigContainer:
+    model_cfg = AutoBridge.from_hf_pretrained(hf_path).to_megatron_provider(load_weights=False)
+    model_cfg.tensor_model_parallel_size = tensor_model_parallel_size
+    setattr(model_cfg, "pipeline_model_parallel_size", rest["pipeline_model_parallel_size"])
+    model_cfg.seq_length = rest["seq_length"]
+    cfg = ConfigContainer(
+        model=model_cfg,
+        train=TrainingConfig(
+            global_batch_size=rest.get("global_batch_size", 32), micro_batch_size=rest["micro_batch_size"]
+        ),
+    )
+    cfg.train.global_batch_size *= 2
+    return cfg
+"""
+
+
+def test_a_recipe_s_keyword_arguments_reach_the_helper() -> None:
+    options = ImportOptions(model=MODEL, device="h100", num_devices=64)
+    fields = fields_of(KEYWORD_RECIPE, "nemo", options)
+    expected = {"tp": 4, "pp": 2, "seq_len": 4096, "global_batch_size": 512, "micro_batch_size": 2}
+    assert {key: fields[key] for key in expected} == expected
+
+
+def test_keyword_arguments_that_only_the_program_knows_are_asked_for() -> None:
+    text = KEYWORD_RECIPE.replace("{**recommended, **user_kwargs}", "{**load_settings(), **user_kwargs}")
+    with pytest.raises(InputError, match=r"\*\*combined"):
+        import_plan(text, "nemo", ImportOptions(model=MODEL, device="h100", num_devices=64))
+
+
 def test_what_a_helper_that_is_not_at_hand_may_set_is_asked_for() -> None:
     options = ImportOptions(model=MODEL | MOE, device="h100", num_devices=64, seq_len=4096)
     alone = DEEP_RECIPE.replace("2 * cfg.dataset.seq_length", "4096")
-    asked = {"training.global_batch_size": 64, "plan.micro_batch_size": 1, "plan.ep": 8}
+    asked = {"training.global_batch_size": 64, "plan.micro_batch_size": 1, "plan.tp": 2}
+    asked |= {"plan.pp": 1, "plan.cp": 1, "plan.sequence_parallel": True, "plan.ep": 8}
     for path, value in asked.items():
         with pytest.raises(InputError, match="_pretrain_common, moe_provider, apply_experts") as refused:
             import_plan(alone, "nemo", options)
