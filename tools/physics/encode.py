@@ -8,13 +8,13 @@ import numpy as np
 
 from tools.hardware import Device, get_device
 from tools.physics.arithmetic import number
-from tools.physics.inputs import Array, Inputs, RowKeys
+from tools.physics.inputs import VERSION_FIELDS, Array, Inputs, RowKeys
 from tools.physics.mixers import layer_facts
 from tools.physics.sizes import count_parameters
 from tools.physics.traits import CONTEXT_EXCHANGES, FUSED_DISPATCHERS, framework_traits, held_bytes
 from tools.scenario import ClusterSpec, ModelSpec, PlanColumns, Scenario
 from tools.scenario.limits import scale_up_size
-from tools.scenario.recipes import TUNED_FABRICS, with_recipe
+from tools.scenario.recipes import TUNED_FABRICS, run_trainings, scenario_fabric
 from tools.scenario.spec import PLAN_ROLES, Fabric, LoraSpec, TrainingSpec
 
 GEMM_BYTES = {
@@ -90,16 +90,11 @@ STORED_BYTES = {4: (4.0 + 0.127) / 8.0, 8: 1.0}
 2305.14314, section 3); the scales of 8 bits, one per row, are left out (LLM.int8(), arXiv 2208.07339)."""
 
 
-def cluster_fabric(cluster: ClusterSpec, device: Device) -> Fabric:
-    """As stated, or what the device's own systems have."""
-    return cluster.fabric or device.traits.fabric
-
-
 def crossed_fabric(cluster: ClusterSpec) -> Fabric | None:
     """The fabric that a job on the whole cluster crosses; None if fast links join all its devices."""
     device = scenario_device(cluster)
     is_inside = cluster.num_devices <= scale_up_size(cluster, device)
-    return None if is_inside else cluster_fabric(cluster, device)
+    return None if is_inside else cluster.fabric or device.traits.fabric
 
 
 def encode(scenarios: Sequence[Scenario]) -> tuple[Inputs, RowKeys]:
@@ -108,13 +103,16 @@ def encode(scenarios: Sequence[Scenario]) -> tuple[Inputs, RowKeys]:
     plans = [s.plan for s in scenarios if s.plan is not None]
     if len(plans) < len(scenarios):
         raise ValueError("a scenario without a plan cannot be predicted")
-    rows = [_workload_facts(s, device) for s, device in zip(scenarios, devices, strict=True)]
     columns = _plan_facts(PlanColumns.of(plans))
+    rows = [
+        _workload_facts(s, device, PlanColumns.of([plan]))
+        for s, device, plan in zip(scenarios, devices, plans, strict=True)
+    ]
     keys = RowKeys(
         [d.generation for d in devices], [d.name for d in devices], [s.training.framework for s in scenarios]
     )
     if len(rows) == 1:
-        facts = {name: number(value) for name, value in rows[0].items()}
+        facts = {name: number(float(value)) for name, value in rows[0].items()}
         return Inputs(**facts, **{name: column[0] for name, column in columns.items()}), keys
     facts = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in rows[0]}
     return Inputs(**facts, **columns), keys
@@ -123,7 +121,10 @@ def encode(scenarios: Sequence[Scenario]) -> tuple[Inputs, RowKeys]:
 def encode_plans(scenario: Scenario, plans: PlanColumns) -> tuple[Inputs, RowKeys]:
     """Many plans of one scenario: scalars for the workload, arrays for the plans."""
     device = scenario_device(scenario.cluster)
-    scalars = {name: number(value) for name, value in _workload_facts(scenario, device).items()}
+    workload = _workload_facts(scenario, device, plans)
+    scalars = {
+        name: value if isinstance(value, np.ndarray) else number(value) for name, value in workload.items()
+    }
     keys = RowKeys([device.generation], [device.name], [scenario.training.framework])
     return Inputs(**scalars, **_plan_facts(plans)), keys
 
@@ -145,10 +146,24 @@ def scenario_device(cluster: ClusterSpec) -> Device:
     return get_device(cluster.device, cluster.overrides)
 
 
-def _workload_facts(s: Scenario, device: Device) -> dict[str, float]:
-    """Everything but the plan."""
+def _workload_facts(s: Scenario, device: Device, plans: PlanColumns) -> dict[str, float | Array]:
+    """Everything but the plans; numbers, but for what recipes set and not every plan can run."""
     model = {**model_facts(s.model), **layer_facts(s.model, s.training.seq_len)}
-    return {**model, **cluster_facts(s, device), **training_facts(s, device)}
+    trainings, version = run_trainings(s, plans)
+    (number, training), *others = trainings.items()
+    facts: dict[str, float | Array] = {
+        **model, **cluster_facts(s, device), **training_facts(s, training, device), "version": number
+    }  # fmt: skip
+    if not others:
+        return facts
+    tables = {name: np.full(max(trainings) + 1, facts[name]) for name in VERSION_FIELDS}
+    for number, training in others:
+        for name, value in training_facts(s, training, device).items():
+            if name in tables:
+                tables[name][number] = value
+            elif value != facts[name]:
+                raise AssertionError(f"{name} differs by version: it belongs to VERSION_FIELDS")
+    return facts | {name: table[version] for name, table in tables.items()} | {"version": version * 1.0}
 
 
 @lru_cache(maxsize=256)
@@ -192,7 +207,7 @@ def cluster_facts(s: Scenario, device: Device) -> dict[str, float]:
     half = next(device.peak_flops[name] for name in ("bf16", "fp16", "fp32") if name in device.peak_flops)
     peak = device.peak_flops[precision]
     topology, usual = s.cluster.topology, FABRICS[device.traits.fabric]
-    fabric = FABRICS[cluster_fabric(s.cluster, device)]
+    fabric = FABRICS[scenario_fabric(s)]
     torus, links = device.torus_dimensions, 1.0
     if topology and topology.torus_dimensions and torus:  # axes of the slice that are longer than one chip
         sides = [side for side in topology.torus_dimensions if side > 1]
@@ -229,9 +244,9 @@ def cluster_facts(s: Scenario, device: Device) -> dict[str, float]:
     }
 
 
-def training_facts(s: Scenario, device: Device) -> dict[str, float]:
-    fabric, traits = cluster_fabric(s.cluster, device), framework_traits(s.training.framework)
-    t = with_recipe(s, fabric)
+def training_facts(s: Scenario, t: TrainingSpec, device: Device) -> dict[str, float]:
+    """Of the training that runs: as stated, and what the framework sets beside it."""
+    fabric, traits = scenario_fabric(s), framework_traits(t.framework)
     is_fused = t.moe_dispatcher in FUSED_DISPATCHERS
     posted = "gpu" if fabric in TUNED_FABRICS else "host-proxy"
     transport = t.moe_transport or (posted if is_fused else "nccl")
