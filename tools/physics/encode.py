@@ -34,6 +34,8 @@ CLOCK_BY_POWER = 1.0 / 3.0
 so the exponent lies between 1/3 and 1/2."""
 UNFUSED_KERNELS = 2.0
 """Launches without fused attention, norms and dropout over those with them: Megatron-LM of 2022."""
+MAX_TORUS = 3
+"""Axes of a torus (`Device.torus_dimensions`)."""
 PROXY_MESSAGE_S = 2 * 0.4e-6
 """A CPU thread posts each token's message and, as EFA delivers out of order, a signal after it (NVSHMEM's
 libfabric transport: DeepEP pull request 574). A post takes 0.15 us (UCCL-EP's threads, arXiv 2512.19849: 7 kB
@@ -208,12 +210,12 @@ def cluster_facts(s: Scenario, device: Device) -> dict[str, float]:
     peak = device.peak_flops[precision]
     topology, usual = s.cluster.topology, FABRICS[device.traits.fabric]
     fabric = FABRICS[scenario_fabric(s)]
-    torus, links = device.torus_dimensions, 1.0
-    if topology and topology.torus_dimensions and torus:  # axes of the slice that are longer than one chip
-        sides = [side for side in topology.torus_dimensions if side > 1]
-        # an axis of two chips has both its links to the same neighbour, which a ring uses one way
-        links = min(sum(0.5 if side == 2 else 1.0 for side in sides) / torus, 1.0) or 1.0
-        torus = max(len(sides), 1)
+    torus = device.torus_dimensions
+    sides = sorted(topology.torus_dimensions or (), reverse=True) if topology and torus else []
+    if torus and not sides:  # a slice is as near to a cube as may be
+        slice_size = min(scale_up_size(s.cluster, device), s.cluster.num_devices)
+        sides = [slice_size ** (1.0 / torus)] * torus
+    longest, middle, shortest = (*sides, *[1.0] * MAX_TORUS)[:MAX_TORUS]
     # share of its peak clock that a part with less power per FLOP/s than an H100 sustains
     power_share = min(1.0, device.power_w / half / POWER_OF_FULL_CLOCK) ** CLOCK_BY_POWER
     return {
@@ -234,7 +236,9 @@ def cluster_facts(s: Scenario, device: Device) -> dict[str, float]:
         "host_state": fabric.host_state / usual.host_state,
         "scale_up_size": scale_up_size(s.cluster, device),
         "torus_dimensions": torus,
-        "torus_links": links,
+        "torus_longest": longest,
+        "torus_middle": middle,
+        "torus_shortest": shortest,
         "scatter_passes": device.collectives.reduce_scatter_passes,
         "flat_rings": float(device.collectives.is_flat),
         "launch_s": device.launch_overhead_s,

@@ -167,7 +167,9 @@ class Inputs(Columns):
     host_state: Array
     scale_up_size: Array
     torus_dimensions: Array
-    torus_links: Array
+    torus_longest: Array
+    torus_middle: Array
+    torus_shortest: Array
     scatter_passes: Array
     flat_rings: Array
     launch_s: Array
