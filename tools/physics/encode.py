@@ -253,7 +253,8 @@ def training_facts(s: Scenario, t: TrainingSpec, device: Device) -> dict[str, fl
     fabric, traits = scenario_fabric(s), framework_traits(t.framework)
     is_fused = t.moe_dispatcher in FUSED_DISPATCHERS
     posted = "gpu" if fabric in TUNED_FABRICS else "host-proxy"
-    transport = t.moe_transport or (posted if is_fused else "nccl")
+    stated = None if is_fused and t.moe_transport == "nccl" else t.moe_transport
+    transport = stated or (posted if is_fused else "nccl")  # fused kernels post messages themselves
     is_fa2 = t.flash_attention and traits.attention_kernel == "fa2"
     value_bytes = 4.0 if t.precision == "fp32" else 2.0
     eighths = t.precision_scope.mxfp8 if t.precision_scope else ()
@@ -324,16 +325,17 @@ def scope_facts(t: TrainingSpec, m: ModelSpec, device: Device) -> dict[str, floa
     as the share that takes as long at the device's peaks."""
     scope = t.precision_scope
     if scope is None:
-        return dict.fromkeys(WIDE_MODULES, 0.0)
+        return {**dict.fromkeys(WIDE_MODULES, 0.0), "wide_head": 1.0}
     peaks, predicting = device.peak_flops, m.num_nextn_layers
     own, half, eighth = (1.0 / peaks.get(name, peaks[t.precision]) for name in (t.precision, "bf16", "mxfp8"))
     between = (eighth - own) / (half - own) if half > own else 0.0
     layers = m.num_hidden_layers + predicting
     always = (scope.bf16_last_layers + predicting * ("mtp" in scope.bf16)) / layers
-    return {
+    shares = {
         name: 1.0 if module in scope.bf16 else max(min(always, 1.0), between * (module in scope.mxfp8))
         for name, module in WIDE_MODULES.items()
     }
+    return {**shares, "wide_head": between if "lm_head" in scope.mxfp8 else 1.0}
 
 
 def graph_facts(t: TrainingSpec, m: ModelSpec) -> dict[str, float]:

@@ -191,6 +191,7 @@ class Inputs(Columns):
     wide_latent: Array
     wide_mixer_in: Array
     wide_mixer_out: Array
+    wide_head: Array
     flash: Array
     trained_share: Array
     stored_bytes: Array

@@ -63,7 +63,8 @@ class Lever(StrictModel):
     without_modules: Annotated[tuple[str, ...], FromList] = ()
     """Modules that must not be recomputed beside it."""
     is_searched: bool = True
-    """False: it changes numerics or what is measured, so it is written and read, never proposed."""
+    """False: it changes numerics or what is measured, or nobody has measured it, so it is written and read,
+    never proposed."""
     is_default: bool = False
     """What the framework does if its configuration says nothing."""
     writes: dict[str, bool | int | str] = Field(default_factory=dict)
