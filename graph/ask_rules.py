@@ -1,217 +1,212 @@
 """What the rules answer about a finished session, without a model: a table of topics, and what-ifs.
 
-Every change that a question names (plan fields, devices, batch, sequence length, device) is made at once;
-what of its figures was not used is said.
+Every change that a question names (plan fields, switches, devices, batch, length, device, precision) is made
+at once, to the proposal that it names or else to the best plan there; what was not used of it is said.
 """
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, replace
 
 from graph.answers import SuggestedPlan
+from graph.ask_words import NUMBER, Words, changed_scenario, fields_of, settings_of, with_precision
 from graph.claims import effect_of
 from graph.report import Report
-from graph.request import parse_request
 from graph.tools import Toolbox
-from tools.errors import AsapError, InputError
-from tools.hardware import device_names, get_device
+from tools.errors import AsapError
 from tools.model.forecast import SIZES, forecast
 from tools.model.predict import Prediction
 from tools.physics.terms import MEMORY_PARTS
+from tools.recommend.optimize import propose
 from tools.recommend.report import PlanFields, Proposal
+from tools.recommend.score import complete
 from tools.recommend.why import why_not_fastest
+from tools.recommend.why_not import explain_plan
 from tools.recommend.words import difference, format_same_decimals, largest, listing, short, span
-from tools.scenario import Scenario
-from tools.scenario.spec import DEGREES, RunGoal
+from tools.scenario.levers import SettingValue
+from tools.scenario.spec import RunGoal
 
-MAX_DEVICES = 2048
 KNOWN = (
     'The rules answer: why not a plan ("why not tp 8?"), what if ("pp 4 on 128 devices, global batch 256?", '
-    '"H200?"), step time, MFU, memory, risks, evidence, checkpoints and changes of a proposal, proposals '
-    'compared, days and cost ("2T tokens at 2.50 per device-hour?"), what limits the job, how sure that is, '
-    "what to measure. A language model answers others."
+    '"H200?", "proposal 2 in fp8"), step time, MFU, memory, risks, evidence, checkpoints and changes of a '
+    'proposal, proposals compared, days and cost ("2T tokens at 2.50 per device-hour?"), what limits the '
+    "job, how sure that is, what to measure. A language model answers others."
 )
-ORDINALS = {"first": 1, "second": 2, "third": 3, "recommended": 1}
-NUMBER = r"(\d[\d,]*(?:\.\d+)?)"
-_FIELD = re.compile(
-    rf"\b(?P<name>{'|'.join(name for name in DEGREES if name != 'dp')}"
-    r"|zero(?:[ _-]?stage)?|micro[ _-]?batch(?:[ _-]?size)?|recompute"
-    r"|dp[ _-]?shard)"
-    r"\s*(?:=|of|is|at|to)?\s*(?P<value>\d+|none|selective|full)\b",
+_TOKENS = re.compile(
+    rf"\b{NUMBER}[ -]?(t|b|m|trillion|billion|million)\b(?![ -](?:param|model|dense|moe))"
+    r"(?: (?:of )?tokens)?",
     re.I,
 )
-_DEVICES = re.compile(r"\b(\d+)\s*(?:devices|gpus|accelerators|chips|cards)\b", re.I)
-_BATCH = re.compile(r"\b(?:global[ -]?)?batch(?:[ -]?size)?(?: (?:of|were|was|is|to))?\s*=?\s*(\d+)\b", re.I)
-_SEQUENCE = re.compile(
-    r"\b(?:seq(?:uence)?[ _-]?len(?:gth)?|context(?: length)?)(?: (?:of|were|is|to))?\s*=?\s*(\d+)(k?)\b",
-    re.I,
+_DAYS = re.compile(rf"\b(?:in|within|for) {NUMBER} (day|week|month)s?\b", re.I)
+DAYS_OF = {"day": 1, "week": 7, "month": 30}
+_PRICE = re.compile(
+    rf"(?:[$€£]\s*{NUMBER}|\bat {NUMBER})(?=[^.?]*hour)|hour (?:costs|is|at) [$€£]?\s*{NUMBER}", re.I
 )
-_TOKENS = re.compile(rf"\b{NUMBER}\s*(t|b|m|trillion|billion|million)\b(?: (?:of )?tokens)?", re.I)
-_PRICE = re.compile(rf"(?:[$€£]\s*{NUMBER}|\bat {NUMBER})(?=[^.?]*hour)", re.I)
-_PROPOSAL = re.compile(
-    r"\b(?:(?:proposals?|plans?|options?)\s+(\d)(?:\s+and\s+(\d))?"
-    r"|(first|second|third) (?:proposal|plan|option|one))\b",
-    re.I,
-)
+_TODAY = re.compile(r"\b(?:today's plan|today's|today|current plan|the plan we run)\b", re.I)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A plan that a question is about, under the changes that it states; without a prediction if it is
+    refused, and the name says why."""
+
+    name: str
+    prediction: Prediction | None
 
 
 @dataclass
 class Asked:
-    """A question, and which of its words have been used."""
+    """A question about a report."""
 
-    text: str
+    words: Words
     report: Report
     box: Toolbox
     call: Callable[..., object]
     """Runs a tool and notes it in the trail."""
-    used: list[tuple[int, int]] = field(default_factory=list)
 
-    def take(self, pattern: re.Pattern[str]) -> Iterator[re.Match[str]]:
-        for match in pattern.finditer(self.text):
-            if not any(start < match.end() and match.start() < end for start, end in self.used):
-                self.used.append(match.span())
-                yield match
+    def __post_init__(self) -> None:
+        every = self.report.proposals
+        self.named = [every[rank - 1] for rank in self.words.proposals(len(every))]
+        self.fields: PlanFields = fields_of(self.words)
+        scenario = self.box.scenario
+        self.settings: dict[str, SettingValue] = settings_of(self.words, scenario.training.framework)
+        self.scenario, self.told = changed_scenario(self.words, scenario)
+        if self.told or self.fields or self.settings or self.named:
+            self.scenario, precision = with_precision(self.words, self.scenario)
+            self.told += precision
 
     @property
-    def unused(self) -> list[str]:
-        """Figures that no part of the answer rests on."""
-        numbers = re.finditer(r"\d[\d.,]*\w*", self.text)
-        return [
-            number[0]
-            for number in numbers
-            if not any(start <= number.start() < end for start, end in self.used)
-        ]
+    def is_what_if(self) -> bool:
+        return bool(self.told or self.fields or self.settings)
 
     @property
     def proposals(self) -> list[Proposal]:
         """Those that the question names, else the one that counts."""
-        named = []
-        for match in self.take(_PROPOSAL):
-            named += [int(rank) for rank in match.groups()[:2] if rank]
-            named += [ORDINALS[match[3].lower()]] if match[3] else []
-        count = len(self.report.proposals)
-        if wrong := [rank for rank in named if not 0 < rank <= count]:
-            raise InputError("proposal", wrong[0], f"allowed: 1 to {count}")
-        ranks = dict.fromkeys(named or [self.report.chosen or 1])
-        return [self.report.proposals[rank - 1] for rank in ranks]
+        return self.named or [self.report.proposals[(self.report.chosen or 1) - 1]]
+
+    @property
+    def there(self) -> str:
+        changes = [*self.told, *(f"{name} {value}" for name, value in self.settings.items())]
+        return f"With {listing(changes)} " if changes else ""
 
 
 def answer_by_rules(question: str, report: Report, box: Toolbox, call: Callable[..., object]) -> str:
-    asked = Asked(question, report, box, call)
+    words, is_what_if = Words(question), False
     try:
-        parts = [*_answers(asked)]
+        asked = Asked(words, report, box, call)
+        parts, is_what_if = [*_answers(asked)], asked.is_what_if
     except AsapError as error:
-        return f"That is not possible: {error}"
-    if parts and asked.unused:
-        parts.append(f"Not used of the question: {listing(asked.unused)}.")
+        parts = [f"That is not possible: {error}"]
+    if parts and (unused := words.unused(figures_only=not is_what_if)):
+        parts.append(f"Not used of the question: {listing(unused)}.")
     return " ".join(dict.fromkeys(parts)) or KNOWN
 
 
 def _answers(asked: Asked) -> Iterator[str]:
-    tokens = [*asked.take(_TOKENS)]
-    if tokens:
-        yield from _whole_run(asked, tokens[0])
-    elif changed := _what_if(asked):
-        yield changed
+    words = asked.words
+    tokens = next(words.take(_TOKENS), None)
+    days = None if tokens else next(words.take(_DAYS), None)
+    if tokens or days:
+        wanted = tokens and _number(tokens[1]) * SIZES[tokens[2][0].upper()]
+        yield from _whole_run(asked, wanted or 0.0, days)
+    elif asked.is_what_if:
+        yield from _what_if(asked)
+    elif len(asked.named) > 1:
+        yield _compared(*asked.named[:2])
+    elif asked.named and asked.report.baseline and re.search(r"\bcompare|\bdifference\b", words.text, re.I):
+        yield f"{_today(asked.report, asked.named[0])} {_pace_of(asked.report, asked.named[0])}"
     else:
-        text, proposals = asked.text, asked.proposals
-        if len(proposals) > 1:
-            yield _compared(*proposals[:2])
-        else:
-            for pattern, tell in TOPICS:
-                if re.search(pattern, text, re.I):
-                    yield tell(asked.report, proposals[0])
-                    return
+        for pattern, tell in TOPICS:
+            if re.search(pattern, words.text, re.I):
+                yield tell(asked.report, asked.proposals[0])
+                return
 
 
-def _whole_run(asked: Asked, tokens: re.Match[str]) -> Iterator[str]:
-    price = next(asked.take(_PRICE), None)
-    goal = RunGoal(
-        tokens=int(_number(tokens[1]) * SIZES[tokens[2][0].upper()]),
-        price_per_device_hour=_number(price[1] or price[2]) if price else None,
-    )
-    scenario, percent = asked.box.scenario.model_copy(update={"run": goal}), re.compile(r"\b1 ?%")
-    for proposal in asked.proposals:
-        found, _ = proposal.prediction, [*asked.take(percent)]
+def _whole_run(asked: Asked, tokens: float, days: re.Match[str] | None) -> Iterator[str]:
+    """How long and how much; or how many tokens in that time. What the request says of failures counts."""
+    price = next(asked.words.take(_PRICE), None)
+    stated = asked.box.scenario.run or RunGoal()
+    update: dict[str, float] = {"tokens": int(tokens) or int(SIZES["T"])}
+    if price:
+        update["price_per_device_hour"] = _number(next(figure for figure in price.groups() if figure))
+    [*asked.words.take(re.compile(r"\b1 ?%"))]
+    scenario = asked.scenario.model_copy(update={"run": stated.model_copy(update=update)})
+    for target in _targets(asked):
+        found = target.prediction
+        if found is None:
+            yield f"{target.name}."
+            continue
         run = forecast(scenario, found.step_time_s, found.step_time_low_s, found.step_time_high_s)
-        if run:
-            yield f"Proposal {proposal.rank}: {run.summary}."
+        if run is None:
+            yield f"{target.name}: failures leave it no progress."
+        elif days:
+            wanted = _number(days[1]) * DAYS_OF[days[2].lower()]
+            reached = run.tokens * wanted / run.days / SIZES["B"]
+            pace = f"at {found.step_time_s:.3g} s per step"
+            yield f"{target.name}: {reached:,.0f}B tokens in {wanted:g} days {pace}."
+        else:
+            yield f"{target.name}: {run.summary}."
 
 
-def _what_if(asked: Asked) -> str | None:
-    """The plan that is named, or the best one, under all changes that the question states."""
-    box, fields = asked.box, plan_fields(asked.text)
-    [*asked.take(_FIELD)]
-    changed, words = _changed(asked, box.scenario)
-    if changed is not None:
-        box = Toolbox(box.context, changed, box.plan if fields else None, box.tenant)
-    elif not fields:
-        return None
-    there = f"With {listing(words)} " if words else ""
-    if not fields:
-
-        def predict_plan(changed: str) -> object:
-            return box.predict_plan()
-
-        asked.call(predict_plan, changed=listing(words))
-        best = box.workload.predict([box.plan])[0]
-        return (
-            f"{there}the best plan is {short(box.plan)}: {_pace(best)}, "
-            f"{best.tokens_per_s_per_device:.0f} tokens per second per device."
+def _what_if(asked: Asked) -> Iterator[str]:
+    for target in _targets(asked):
+        found = target.prediction
+        if found is None:
+            yield f"{target.name}."
+            continue
+        fits = "" if found.fits else " It does not fit."
+        yield (
+            f"{target.name}: {_pace(found)}, {found.tokens_per_s_per_device:.0f} tokens per second per "
+            f"device.{fits}"
         )
-    plan = SuggestedPlan.model_validate(fields)
-    asked.call(box.explain_plan, plan=plan)
-    why = box.explained(plan)
-    pace = ""
-    if why.step_time_s:
-        pace = f" Predicted {why.step_time_s:.3g} s per step, {why.peak_memory_gib:.1f} GiB per device."
-    return f"{there}{why.summary}: {why.why}.{pace}"
 
 
-def _changed(asked: Asked, scenario: Scenario) -> tuple[Scenario | None, list[str]]:
-    """The scenario with another cluster, batch or sequence length, and these in words; None without any."""
-    raw, words = scenario.model_dump(mode="json", exclude_none=True), list[str]()
-    for match in asked.take(_DEVICES):
-        if not 0 < int(match[1]) <= MAX_DEVICES:
-            raise InputError("devices", int(match[1]), f"allowed: 1 to {MAX_DEVICES}")
-        raw["cluster"]["num_devices"] = int(match[1])
-        words.append(f"{match[1]} devices")
-    for match in asked.take(_BATCH):
-        raw["training"]["global_batch_size"] = int(match[1])
-        words.append(f"a global batch {match[1]}")
-    for match in asked.take(_SEQUENCE):
-        length = int(match[1]) * (1024 if match[2] else 1)
-        raw["training"]["seq_len"] = length
-        words.append(f"a sequence length of {length}")
-    for match in asked.take(_device_names()):
-        device = get_device(match[1]).name
-        raw["cluster"] |= {"device": device, "overrides": {}, "topology": None}
-        words.append(device)
-    if not words:
-        return None, []
-    plan = raw.pop("plan", None)
-    changed = parse_request({**raw, "traces": None, "notes": None}).scenario
-    if plan is None or changed.cluster.num_devices != scenario.cluster.num_devices:
-        return changed, words
-    return changed.model_copy(update={"plan": scenario.plan}), words
+def _targets(asked: Asked) -> Iterator[Target]:
+    """The plans that are named, or else the best one, under all changes that the question states."""
+    box, today = asked.box, asked.box.scenario.plan
+    is_today = bool(today and not asked.named and [*asked.words.take(_TODAY)])
+    if not asked.is_what_if and not is_today:
+        for entry in asked.proposals:
+            yield Target(f"Proposal {entry.rank}", entry.prediction)
+        return
+    box = replace(box, scenario=asked.scenario)
+    if asked.told and not (asked.named or asked.fields or is_today):
 
+        def search_plans(changed: str) -> object:
+            workload = box.switched(asked.settings)
+            found.append(propose(workload, box.context.progress).proposals[0])
+            return {"plan": short(found[0].plan), "step_time_s": found[0].prediction.step_time_s}
 
-@cache
-def _device_names() -> re.Pattern[str]:
-    """Of the catalogue, the longest first."""
-    names = {name for device in device_names() for name in (device, *get_device(device).aliases)}
-    return re.compile(rf"\b({'|'.join(map(re.escape, sorted(names, key=len, reverse=True)))})s?\b", re.I)
-
-
-def plan_fields(question: str) -> PlanFields:
-    """The fields of a plan that a question names."""
-    fields: PlanFields = {}
-    for match in _FIELD.finditer(question):
-        name, value = re.sub(r"[ -]", "_", match["name"].lower()), match["value"].lower()
-        name = {"zero": "zero_stage", "micro_batch": "micro_batch_size"}.get(name, name)
-        fields[name] = int(value) if value.isdigit() else value
-    return fields
+        found: list[Proposal] = []
+        asked.call(search_plans, changed=listing(asked.told))
+        best = found[0]
+        yield Target(f"{asked.there}the best plan is {short(best.plan)}", best.prediction)
+        return
+    starts = [(f"proposal {entry.rank}", entry.plan, entry.settings) for entry in asked.proposals]
+    for name, start, settings in [("today's plan", today, {})] if is_today and today else starts:
+        switches = {**settings, **asked.settings}
+        workload = box.switched(switches)
+        base = complete(workload, start, {"tp": start.tp})  # its data-parallel degree follows the devices
+        own = replace(box, start=base)
+        if asked.fields:
+            asked.call(own.explain_plan, plan=SuggestedPlan.model_validate(asked.fields))
+            plan = complete(workload, base, asked.fields)
+            why = explain_plan(workload, plan, base)
+            told = (
+                f"{why.summary}: {why.why}"
+                if plan != base
+                else f"{name} has these fields already ({short(plan)})"
+            )
+            label = asked.there + told
+            runs = why.step_time_s is not None
+        else:
+            plan, refused = base, workload.objection(base)
+            label, runs = f"{asked.there}{name} ({short(base)})", refused is None
+            if refused:
+                label += f" is not possible: {refused}"
+            else:
+                asked.call(own.predict_plan, settings=switches)
+        yield Target(label, workload.predict([plan])[0] if runs else None)
 
 
 def _number(text: str) -> float:

@@ -42,7 +42,7 @@ from tools.recommend.report import Proposal
 from tools.scenario import Plan, Scenario, parse_scenario
 from tools.scenario.fields import build
 
-SCENARIO_PARTS = ("model", "cluster", "training", "plan", "constraints")
+SCENARIO_PARTS = ("model", "cluster", "training", "plan", "constraints", "run")
 PROPOSALS = TypeAdapter(list[Proposal])
 
 

@@ -157,8 +157,13 @@ def rank(
             for place, other in enumerate(ordered)
             if other.plan == own.plan or (by_family and family_of(other.plan) == family)
         ]
+        rivals = [place for place, other in enumerate(ordered) if _improves(own, other)]
+        if rivals and not same:
+            same = rivals[:1]
         if same:
-            ordered[same[0]] = _supported(ordered[same[0]], suggestion.support)
+            known = ordered[same[0]]
+            better = _supported(own, known.evidence) if _improves(own, known) else known
+            ordered[same[0]] = _supported(better, suggestion.support)
         elif own.prediction.step_time_s * window < fastest_s:
             ordered.insert(0 if _is_safe(own) else 1, own)
         elif is_backed and own.prediction.step_time_s <= alternative_s:
@@ -166,7 +171,7 @@ def rank(
         elif suggestion.by_person:
             ordered.append(own)
     ordered[1:1] = backed
-    fastest = next(plan for plan in ordered if plan.plan == fastest.plan)
+    fastest = min(ordered, key=lambda proposal: proposal.prediction.step_time_s)
     # First what a confirmed run stands behind, if it is within the window and the first has none.
     strong = [plan for plan in ordered if support_of(plan.evidence) >= WEIGHTS["case"]]
     near = [plan for plan in strong if plan.prediction.step_time_s <= limit_s and _may_lead(plan, ordered)]
@@ -182,6 +187,14 @@ def rank(
     is_beaten = any(candidate.prediction.step_time_s < fastest_s for candidate in three)
     if fastest not in three and not is_beaten:
         three[MAX_PROPOSALS - 1 :] = [fastest]
+    # What a person brought can be approved and tried: the newest take the places behind the first.
+    brought = [known.plan for known in scored if known.by_person and known.proposal is not None]
+    free = [
+        place for place in range(len(three) - 1, 0, -1) if three[place].plan not in (fastest.plan, *brought)
+    ]
+    unseen = [own for own in reversed(ordered) if own.plan in brought and own not in three]
+    for place, own in zip(free, unseen, strict=False):
+        three[place] = own
     return with_roles(three)
 
 
@@ -200,6 +213,14 @@ def _may_lead(plan: Proposal, others: Sequence[Proposal]) -> bool:
     if not _is_safe(plan) and any(map(_is_safe, others)):
         return False
     return not is_beaten or support_of(plan.evidence) >= WEIGHTS["trial"]
+
+
+def _improves(plan: Proposal, known: Proposal) -> bool:
+    """Whether it is a better plan of the same family: faster, and as likely to fit as a first one must be."""
+    own, other = plan.prediction, known.prediction
+    is_as_safe = own.fit_probability >= min(SAFE, other.fit_probability)
+    is_kin = plan.plan != known.plan and family_of(plan.plan) == family_of(known.plan)
+    return is_kin and is_as_safe and own.step_time_s < other.step_time_s
 
 
 def _supported(plan: Proposal, support: Sequence[Evidence]) -> Proposal:

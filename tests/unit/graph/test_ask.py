@@ -9,7 +9,7 @@ import pytest
 
 from graph.answers import A, Question, ReasonerError, Reply, SuggestedPlan
 from graph.ask import Answered, ask, toolbox_of
-from graph.ask_rules import plan_fields
+from graph.ask_words import Words, fields_of
 from graph.context import Context
 from graph.events import plain
 from graph.request import parse_request
@@ -70,13 +70,13 @@ def test_the_rules_say_which_tools_they_used_with_what() -> None:
     (why,) = answer("Why not tp 8?").trail
     assert (why.tool, why.arguments) == ("explain_plan", {"plan": {"tp": 8}})
     (there,) = answer("What if 16 GPUs?").trail
-    assert (there.tool, there.arguments) == ("predict_plan", {"changed": "16 devices"})
+    assert (there.tool, there.arguments) == ("search_plans", {"changed": "16 devices"})
     assert answer("what limits it?").trail == []
 
 
 def test_a_question_names_plan_fields_in_the_words_of_engineers() -> None:
-    asked = plan_fields("why not TP=4, pp of 2 with zero 3, micro batch 1 and recompute full?")
-    assert asked == {"tp": 4, "pp": 2, "zero_stage": 3, "micro_batch_size": 1, "recompute": "full"}
+    words = Words("why not TP=4, pp of 2 with zero 3, micro batch 1 and recompute full?")
+    assert fields_of(words) == {"tp": 4, "pp": 2, "zero_stage": 3, "micro_batch_size": 1, "recompute": "full"}
 
 
 @pytest.mark.parametrize("question", ["", "  ", "x" * 2001])

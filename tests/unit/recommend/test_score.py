@@ -152,3 +152,30 @@ def test_a_persons_plan_stands_alone_if_trials_have_settled_the_rest() -> None:
     assert [(proposal.rank, proposal.role, proposal.plan) for proposal in joined] == [
         (1, "recommended", plan.plan)
     ]
+
+
+def test_a_better_plan_of_a_proposals_family_takes_its_place_with_its_evidence() -> None:
+    proposals = recommendation(llama()).proposals
+    first = proposals[0]
+    plan = first.plan.model_copy(update={"micro_batch_size": 2 * first.plan.micro_batch_size})
+    for ratio, fit, wins in ((0.97, 0.95, True), (0.97, 0.5, False), (1.01, 0.95, False)):
+        step_s = first.prediction.step_time_s * ratio
+        better = first.prediction.model_copy(update={"step_time_s": step_s, "fit_probability": fit})
+        own = first.model_copy(update={"plan": plan, "prediction": better, "evidence": []})
+        joined = rank(proposals, [judged(**OTHER).model_copy(update={"plan": plan, "proposal": own})])
+        assert (joined[0].plan == plan) == wins
+        assert (first.plan in [entry.plan for entry in joined]) != wins
+        assert not wins or {entry.ref for entry in joined[0].evidence} >= {e.ref for e in first.evidence}
+
+
+def test_the_plan_that_a_person_brings_is_among_the_proposals_beside_the_first_and_the_fastest() -> None:
+    proposals = recommendation(llama()).proposals
+    assert len(proposals) == MAX_PROPOSALS
+    for fields in (OTHER, {"micro_batch_size": 1, "recompute": "full"}):
+        own = judged(**fields).model_copy(update={"by_person": True})
+        assert own.proposal
+        joined = rank(proposals, [own])
+        assert len(joined) == MAX_PROPOSALS
+        assert own.plan in [entry.plan for entry in joined[1:]]
+        assert joined[0].plan == proposals[0].plan
+        assert best().plan in [entry.plan for entry in joined]
