@@ -31,13 +31,25 @@ from service.settings import Settings, process_environment
 COMPUTING = frozenset((
     "POST /v1/predict", "POST /v1/predict/batch", "POST /v1/plans/search", "POST /v1/plans/explain",
     "POST /v1/plans/where", "POST /v1/plans/against", "POST /v1/measurements", "GET /v1/measurements",
-    "GET /v1/measurements/{name}",
-    "DELETE /v1/measurements/{name}", "GET /what-if", "GET /sessions/{id}/near", "GET /clusters",
-    "GET /clusters/{name}", "GET /clusters/{name}/figure", "GET /clusters/{name}/probes",
+    "GET /v1/measurements/{name}", "DELETE /v1/measurements/{name}", "GET /v1/knowledge/search",
+    "GET /v1/sessions/{id}/report",
+    "GET /what-if", "GET /compare", "GET /topology", "GET /knowledge",
+    "GET /sessions/{id}", "GET /sessions/{id}/workbench", "GET /sessions/{id}/near",
+    "GET /sessions/{id}/report.md", "GET /sessions/{id}/figures", "GET /sessions/{id}/trials",
+    "GET /sessions/{id}/trials/{key}/{name}", "GET /sessions/{id}/trail", "GET /sessions/{id}/fork",
+    "GET /sessions/{id}/plans", "GET /sessions/{id}/plans/{number}",
+    "GET /sessions/{id}/plans/{number}/export",
+    "GET /sessions/{id}/schedule", "GET /sessions/{id}/schedule/{key}",
+    "GET /sessions/{id}/fit", "POST /sessions/{id}/fit",
+    "GET /clusters", "GET /clusters/{name}", "GET /clusters/{name}/figure", "GET /clusters/{name}/probes",
 ))  # fmt: skip
-"""The endpoints that take more than a moment of CPU time: predictions, searches and fits."""
-WAITING = frozenset(("POST /v1/sessions/{id}/ask", "POST /sessions/{id}/ask", "GET /trace/events"))
-"""Those that wait for somebody else (a language model, a reader of traces) and have limits of their own."""
+"""The endpoints that take more than a moment of CPU time: predictions, searches, fits and what draws them."""
+KEPT_AS_JSON = frozenset({"GET /v1/sessions/{id}/report"})
+"""Those of them whose JSON is stored: it is only read."""
+ASKING = frozenset(("POST /v1/sessions/{id}/ask", "POST /sessions/{id}/ask"))
+"""Those that wait for a language model, if the tenant has one, and else compute."""
+WAITING = ASKING | {"GET /trace/events"}
+"""Those that wait for somebody else, and take no turn of their tenant's meanwhile."""
 CHANGING = frozenset({"POST /v1/knowledge", "POST /v1/knowledge/{id}/mark", "POST /knowledge/{id}/mark"})
 """Those that change what this process holds: no other may answer them."""
 MAX_WAITING = 16
@@ -112,9 +124,7 @@ class Computing:
             computer.kill()
 
     async def answer(self, request: Request, caller: Caller) -> Response:
-        self._check(
-            caller
-        )  # before a body is read: a tenant that is refused may send megabytes again and again
+        self.check(caller)  # before a body is read: who is refused may send megabytes again and again
         body = await request.body()
         scope = {name: request.scope[name] for name in FORWARDED if name in request.scope}
         job = _Job(ComputingRequest(scope, body, caller, request_id.get()))
@@ -124,7 +134,7 @@ class Computing:
         response.raw_headers = answer.headers
         return response
 
-    def _check(self, caller: Caller) -> None:
+    def check(self, caller: Caller) -> None:
         """Raises ApiError (429) for a tenant that has computed or waits enough."""
         wait_s = 0 if caller.is_local else self._budget.wait_s(caller.tenant)
         if wait_s:
@@ -133,8 +143,11 @@ class Computing:
         if len(self._waiting.get(caller.tenant, ())) >= MAX_WAITING and not caller.is_local:
             raise _come_back(f"{MAX_WAITING} requests of this tenant wait to be computed", WAIT_S)
 
+    def pay(self, tenant: str, cpu_s: float) -> None:
+        self._budget.pay(tenant, cpu_s)
+
     def _add(self, job: _Job) -> None:
-        self._check(job.request.caller)
+        self.check(job.request.caller)
         with self._changed:
             self._waiting.setdefault(job.request.caller.tenant, deque()).append(job)
             self._changed.notify()
@@ -178,12 +191,12 @@ class Computing:
         try:
             answer = computer.ask(job.request, most_s + GRACE_S)
         except TimeoutError:
-            self._budget.pay(caller.tenant, time.monotonic() - begun)
+            self.pay(caller.tenant, time.monotonic() - begun)
             job.answered.set_exception(ApiError("out-of-time", f"not done after {most_s:g} s"))
         except Exception as error:  # noqa: BLE001 - that process has ended, or logged why it failed
             job.answered.set_exception(error)
         else:
-            self._budget.pay(caller.tenant, answer.cpu_s)
+            self.pay(caller.tenant, answer.cpu_s)
             job.answered.set_result(answer)
 
 

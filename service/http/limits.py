@@ -1,9 +1,11 @@
-"""Limits: requests per minute, bytes and patience of a body, how many searches run at a time and how long."""
+"""Limits: requests per minute, bytes and patience of a body, how many searches run at a time and how long,
+how many people wait for a model."""
 
+import asyncio
 import math
 import re
 import time
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
 from threading import BoundedSemaphore, Lock, Thread
@@ -29,7 +31,9 @@ MIN_BYTES_PER_S = 10_000
 SEARCHES_AT_A_TIME = 2
 """Plan searches outside sessions that one process runs; others get 503 with Retry-After."""
 QUESTIONS_AT_A_TIME = 16
-"""People who wait for a language model; it computes elsewhere, but each wait takes a thread of the server."""
+"""People who wait for a language model, which computes elsewhere; a thread of its own waits for each."""
+TENANT_QUESTIONS = 4
+"""Those of one tenant: others find a place."""
 RETRY_AFTER_S = 5
 INSTEAD = "submit a session, which takes its time"
 
@@ -132,10 +136,45 @@ def run_in_turn(turns: BoundedSemaphore, max_s: float, work: Callable[[Progress]
     work keeps its turn until it ends, so that no more than a few ever run.
     """
     if not turns.acquire(timeout=RETRY_AFTER_S):
-        busy = f"as many as may run at a time do; ask again in {RETRY_AFTER_S} s, or {INSTEAD}"
-        raise ApiError("unavailable", busy, headers={"Retry-After": str(RETRY_AFTER_S)})
+        raise _busy("unavailable", "as many as may run at a time do")
+    try:
+        return _begin(max_s, work, turns.release).result(max_s)
+    except TimeoutError:
+        raise _too_late(max_s) from None
+
+
+class Questions:
+    """Those who wait for a language model. Nobody waits for a place, nor in a thread that others need."""
+
+    def __init__(self, most: int = QUESTIONS_AT_A_TIME, most_of_one: int = TENANT_QUESTIONS) -> None:
+        self._most, self._most_of_one = most, most_of_one
+        self._waiting: Counter[str] = Counter()
+        self._lock = Lock()
+
+    async def answer(self, tenant: str, max_s: float, work: Callable[[Progress], T]) -> T:
+        """As `run_in_turn`. Raises ApiError: 429 if the tenant asks enough already, 503 if all do."""
+        with self._lock:
+            if self._waiting[tenant] >= self._most_of_one:
+                raise _busy("quota", f"{self._most_of_one} questions of this tenant wait for the model")
+            if self._waiting.total() >= self._most:
+                raise _busy("unavailable", "as many questions as may wait for the model do")
+            self._waiting[tenant] += 1
+
+        def leave() -> None:
+            with self._lock:
+                self._waiting[tenant] -= 1
+
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(_begin(max_s, work, leave)), max_s)
+        except TimeoutError:
+            raise _too_late(max_s) from None
+
+
+def _begin(max_s: float, work: Callable[[Progress], T], leave: Callable[[], object]) -> Future[T]:
+    """In a thread of its own, at whose end `leave` is called, whoever still waits for it."""
     ends_at = time.monotonic() + max_s
     future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # who stops waiting does not cancel it
 
     def stop_in_time(_done: float) -> None:
         if time.monotonic() > ends_at:
@@ -147,10 +186,16 @@ def run_in_turn(turns: BoundedSemaphore, max_s: float, work: Callable[[Progress]
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
             future.set_exception(error)
         finally:
-            turns.release()
+            leave()
 
     Thread(target=run, name="search", daemon=True).start()
-    try:
-        return future.result(max_s)
-    except TimeoutError:
-        raise ApiError("out-of-time", f"not done after {max_s:g} s; {INSTEAD}") from None
+    return future
+
+
+def _busy(kind: str, why: str) -> ApiError:
+    retry = {"Retry-After": str(RETRY_AFTER_S)}
+    return ApiError(kind, f"{why}; ask again in {RETRY_AFTER_S} s, or {INSTEAD}", headers=retry)
+
+
+def _too_late(max_s: float) -> ApiError:
+    return ApiError("out-of-time", f"not done after {max_s:g} s; {INSTEAD}")

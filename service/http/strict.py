@@ -14,14 +14,14 @@ from fastapi.routing import APIRoute
 from pydantic import JsonValue
 
 from service.http.auth import get_caller
-from service.http.computing import CHANGING, COMPUTING, WAITING
+from service.http.computing import ASKING, CHANGING, COMPUTING, KEPT_AS_JSON, WAITING
 from service.http.deps import get_app_state
 from service.http.problems import ApiError
 from service.strict_json import parse_object
 from tools.errors import InputError
 from tools.scenario import did_you_mean
 
-JSON, MARKDOWN, HTML = "application/json", "text/markdown", "text/html"
+JSON, MARKDOWN, HTML = REPORTS = "application/json", "text/markdown", "text/html"
 TEXT_SCHEMA = {"schema": {"type": "string"}}
 ReportAccept = Annotated[str, Header(description="application/json, text/markdown or text/html")]
 SOURCE = "body"
@@ -47,9 +47,9 @@ class StrictRoute(APIRoute):
         names = {param.alias for param in params if isinstance(param.field_info, Query)}
         needs_caller = _depends_on(self.dependant, get_caller)
         endpoints = {f"{method} {self.path_format}" for method in self.methods or ()}
-        computes, waits = bool(endpoints & COMPUTING), bool(endpoints & WAITING)
-        stays = waits or bool(endpoints & CHANGING)
-        streams = iscoroutinefunction(self.endpoint)
+        computes, waits, asks = (bool(endpoints & named) for named in (COMPUTING, WAITING, ASKING))
+        is_kept, stays = bool(endpoints & KEPT_AS_JSON), waits or bool(endpoints & CHANGING)
+        streams = iscoroutinefunction(self.endpoint) and not waits
 
         async def strict(request: Request) -> Response:
             app = await get_app_state(request)
@@ -67,8 +67,15 @@ class StrictRoute(APIRoute):
             asked = StrictRequest(request.scope, request.receive)
             if caller is None or streams:
                 return await handler(asked)
+            has_to_compute = computes or (asks and not app.asks_model(caller.tenant))
+            if is_kept and preferred(request.headers.get("accept", JSON), REPORTS) == JSON:
+                has_to_compute = False
+            if app.computing and has_to_compute:
+                return await app.computing.answer(asked, caller)
+            if app.computing and asks:  # it pays for what it computes before and after the model
+                app.computing.check(caller)
             stated = request.headers.get("content-length", "")
-            is_long = computes or (stated.isdecimal() and int(stated) > LONG_BYTES)
+            is_long = stated.isdecimal() and int(stated) > LONG_BYTES
             if app.computing and (is_long or len(await asked.body()) > LONG_BYTES):
                 if stays:
                     raise ApiError("too-large", TOO_LONG, field=SOURCE, allowed=TOO_LONG)

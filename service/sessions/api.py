@@ -14,9 +14,18 @@ from graph.request import Decision, Fork, parse_request
 from service.access.auth import Caller
 from service.http.auth import Approver, Reader, Submitter
 from service.http.deps import AppDep, Cursor, Id, IdempotencyKey, Limit, Public, usecase
-from service.http.limits import run_in_turn
+from service.http.limits import Progress
 from service.http.state import AppState
-from service.http.strict import HTML, JSON, MARKDOWN, TEXT_SCHEMA, ReportAccept, StrictRoute, preferred
+from service.http.strict import (
+    HTML,
+    JSON,
+    MARKDOWN,
+    REPORTS,
+    TEXT_SCHEMA,
+    ReportAccept,
+    StrictRoute,
+    preferred,
+)
 from service.runtime import LazyKnowledge
 from service.sessions.model import PATH, SessionCreate, SessionDetail, SessionPatch, SessionRow, SessionState
 from service.sessions.store import SessionFilter
@@ -173,21 +182,25 @@ def fork(
 
 
 @router.post("/{id}/ask", summary="Ask about a completed session")
-def ask_question(id: Id, asked: QuestionCreate, app: AppDep, caller: Submitter) -> Answered:
+async def ask_question(id: Id, asked: QuestionCreate, app: AppDep, caller: Submitter) -> Answered:
     """Answered by the language model with its tools, or by rules: why not, what if, days, cost, risks."""
-    return answer_in_time(app, caller, id, asked.question)
+    return await answer_in_time(app, caller, id, asked.question)
 
 
-def answer_in_time(app: AppState, caller: Caller, id: str, question: str) -> Answered:
+async def answer_in_time(app: AppState, caller: Caller, id: str, question: str) -> Answered:
     """A language model has a deadline of its own beside that of a search, and takes no turn as it thinks."""
-    knowledge, has_model = app.get(LazyKnowledge).get(), app.settings.llm_base_url is not None
-    answered = run_in_turn(
-        app.questions if has_model else app.searches,
-        app.settings.request_s + (app.settings.llm_deadline_s if has_model else 0.0),
-        lambda progress: app.get(Sessions).ask(
-            caller, id, question, knowledge, progress, app.searches if has_model else None
-        ),
-    )
+    settings, has_model = app.settings, app.asks_model(caller.tenant)
+    turn = app.turn_of(caller.tenant) if has_model else None
+
+    def ask(progress: Progress) -> Answered:
+        knowledge = app.get(LazyKnowledge).get()
+        return app.get(Sessions).ask(caller, id, question, knowledge, progress, turn)
+
+    if has_model:
+        max_s = settings.request_s + settings.llm_deadline_s
+        answered = await app.questions.answer(caller.tenant, max_s, ask)
+    else:
+        answered = await app.in_turn(caller.tenant, lambda: app.run_search(ask))
     for incident in answered.incidents:
         app.metrics.observe_incident(incident.kind, incident.error, incident.place)
     return answered
@@ -214,7 +227,7 @@ def show_report(id: Id, sessions: SessionsDep, caller: Reader, accept: ReportAcc
     from service.render.report import content_security_policy, html_report, markdown_report, stylesheet
     from service.render.view import view_of
 
-    form = preferred(accept, (JSON, MARKDOWN, HTML))
+    form = preferred(accept, REPORTS)
     row = sessions.get(caller, id)
     if form == JSON and row.report is not None:
         return Response(msgspec.json.encode(row.report), media_type=JSON)

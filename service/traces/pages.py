@@ -134,19 +134,27 @@ def get_overview(page: ReaderPage, of: Of) -> Response:
 
 
 @router.get("/events")
-def get_events(page: ReaderPage, of: Of, file: FileName) -> Response:
+async def get_events(page: ReaderPage, of: Of, file: FileName) -> Response:
     """The events of one rank, as tools/trace/timeline.py packs them."""
-    source, traces = _origin(page, of), page.app.get(Traces)
-    path = source.file(file)
+    app, tenant, traces = page.app, page.caller.tenant, page.app.get(Traces)
+
+    def find() -> tuple[TraceOrigin, Path]:
+        source = _origin(page, of)
+        return source, source.file(file)
+
+    source, path = await app.in_turn(tenant, find)
 
     def pack() -> bytes:
         if source.upload:
             return traces.read_timeline(source.upload, path.name)
         return _packed_of_folder(path, path.stat().st_mtime_ns)
 
+    kept = None
+    if source.upload:
+        async with app.waits[tenant]:
+            kept = await traces.await_timeline(source.upload, path.name)
     try:
-        kept = traces.await_timeline(source.upload, path.name) if source.upload else None
-        return page.packed(kept or page.app.run_search(lambda _: pack()))
+        return await app.in_turn(tenant, lambda: page.packed(kept or app.run_search(lambda _: pack())))
     except UnreadableTraceError as error:
         raise InputError("file", file, str(error)) from None
 

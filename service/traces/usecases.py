@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
+from anyio import sleep
 from anyio.to_thread import run_sync
 from sqlalchemy.exc import IntegrityError
 
@@ -38,7 +39,7 @@ from tools.trace.folder import MAX_TIMELINES, find_trace_files, read_timeline
 
 MAX_FILES = 20_000
 MAX_TIMELINE_WAIT_S = 10.0
-POLL_S = 0.05
+POLL_S = 0.1
 RESERVED_BYTES = 16 << 20
 """At a time, of a file whose length is not stated."""
 SWEEP_EVERY_S = 600.0
@@ -81,14 +82,18 @@ class Traces:
         files = [file.model_copy(update={"received_bytes": received(id, file.name)}) for file in row.files]
         return row.model_copy(update={"files": files})
 
-    def await_timeline(self, id: str, name: str) -> bytes | None:
-        """Waits for an analysis that is about to read the file anyway; None if that takes too long."""
-        ends_at = time.monotonic() + MAX_TIMELINE_WAIT_S
-        first = [file.name for file in find_trace_files(self.uploads.folder(id))[:MAX_TIMELINES]]
-        while (kept := self.uploads.find_timeline(id, name)) is None:
-            if name not in first or not self.analyses.is_running(id) or time.monotonic() > ends_at:
+    async def await_timeline(self, id: str, name: str) -> bytes | None:
+        """Waits for an analysis that is about to read the file anyway; None if that takes too long. Between
+        two looks no thread is held."""
+
+        def first() -> list[str]:
+            return [file.name for file in find_trace_files(self.uploads.folder(id))[:MAX_TIMELINES]]
+
+        ends_at, is_first = time.monotonic() + MAX_TIMELINE_WAIT_S, name in await run_sync(first)
+        while (kept := await run_sync(self.uploads.find_timeline, id, name)) is None:
+            if not is_first or not self.analyses.is_running(id) or time.monotonic() > ends_at:
                 return None
-            time.sleep(POLL_S)
+            await sleep(POLL_S)
         return kept
 
     def read_timeline(self, id: str, name: str) -> bytes:

@@ -64,9 +64,10 @@ def show(id: Id, page: ReaderPage) -> Response:
 
 
 @router.post("/ask")
-def ask_question(id: Id, form: CheckedForm, page: SubmitterPage) -> Response:
+async def ask_question(id: Id, form: CheckedForm, page: SubmitterPage) -> Response:
     """The page again, with the answer below its question."""
-    return _show(id, page, answer_in_time(page.app, page.caller, id, form.get("question", "")))
+    answered = await answer_in_time(page.app, page.caller, id, form.get("question", ""))
+    return await page.app.in_turn(page.caller.tenant, lambda: _show(id, page, answered))
 
 
 def _show(id: str, page: Page, answered: Answered | None) -> Response:

@@ -4,8 +4,11 @@ import json
 import os
 import signal
 import socket
+import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import httpx
@@ -13,9 +16,15 @@ import pytest
 from fastapi.routing import iter_route_contexts
 
 from service.app import API_ROUTERS, PAGE_ROUTERS
-from service.http.computing import CHANGING, COMPUTING, WAITING
+from service.db.engine import open_database
+from service.http.computing import CHANGING, COMPUTING, KEPT_AS_JSON, WAITING
+from service.http.limits import TENANT_QUESTIONS
+from service.jobs.model import COMPLETED
+from service.sessions.dispatch import SESSIONS
+from service.sessions.lifecycle import set_state
 from tests.integration.service.api_process import ApiProcess, api_process, asap
 from tests.integration.service.at_work import wait_for
+from tests.unit.graph.cases import report_of
 from tests.unit.service.served import SCENARIO
 
 
@@ -32,6 +41,36 @@ def client(api: ApiProcess, key: str) -> httpx.Client:
 def api(tmp_path: Path) -> Iterator[ApiProcess]:
     with api_process(tmp_path, "--role", "api", tenant_cpu_s=0.5, request_s=300) as api:
         yield api
+
+
+def completed(folder: Path, caller: httpx.Client) -> str:
+    """A session that is done, without a worker."""
+    id = str(caller.post("/v1/sessions", json=SCENARIO).json()["id"])
+    with closing(open_database(f"sqlite:///{folder / 'data/asap.db'}")) as database, database.begin() as conn:
+        held = SESSIONS.claim(conn, id, "test", 1)
+        assert held
+        set_state(conn, id, COMPLETED, held.fence, report=report_of(SCENARIO))
+    return id
+
+
+@contextmanager
+def hanging() -> Iterator[tuple[str, list[socket.socket]]]:
+    """A model's endpoint that takes every question and answers none; who asks it."""
+    asked: list[socket.socket] = []
+
+    def accept(server: socket.socket) -> None:
+        while True:
+            try:
+                asked.append(server.accept()[0])
+            except OSError:  # closed
+                return
+
+    with socket.create_server(("127.0.0.1", 0), backlog=256) as server:
+        threading.Thread(target=accept, args=(server,), daemon=True).start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}/v1", asked
+        server.shutdown(socket.SHUT_RDWR)
+    for connection in asked:
+        connection.close()
 
 
 def computers(api: ApiProcess) -> list[int]:
@@ -130,6 +169,66 @@ def test_a_long_body_is_parsed_elsewhere(api: ApiProcess, tmp_path: Path) -> Non
         assert kept.status_code == 413
 
 
+def test_questions_to_a_model_that_hangs_keep_nobody_from_reading(tmp_path: Path) -> None:
+    with (
+        hanging() as (url, asked),
+        api_process(tmp_path, "--role", "api", llm_base_url=url, llm_model="m", llm_deadline_s=600) as api,
+        client(api, key_of(tmp_path, "a")) as busy,
+        client(api, key_of(tmp_path, "b")) as other,
+        ThreadPoolExecutor(60) as threads,
+    ):
+        id = completed(tmp_path, busy)
+        question = {"question": "why?"}
+        answers = [threads.submit(busy.post, f"/v1/sessions/{id}/ask", json=question) for _ in range(60)]
+        try:
+            wait_for(lambda: len(asked) >= TENANT_QUESTIONS, 60)
+            wait_for(lambda: sum(one.done() for one in answers) >= 60 - TENANT_QUESTIONS, 60)
+            refused = [one.result() for one in answers if one.done()]
+            assert Counter(answer.status_code for answer in refused) == {429: 60 - TENANT_QUESTIONS}
+            assert all(int(answer.headers["Retry-After"]) > 0 for answer in refused)
+            for reader in (busy, other) * 30:
+                assert reader.get("/v1/sessions").status_code == 200
+            assert sum(not one.done() for one in answers) == TENANT_QUESTIONS, "they wait meanwhile"
+        finally:
+            api.kill()
+
+
+def test_questions_to_the_rules_and_reports_as_pages_compute_elsewhere_and_stored_reports_do_not(
+    api: ApiProcess, tmp_path: Path
+) -> None:
+    with client(api, key_of(tmp_path, "a")) as caller, ThreadPoolExecutor(8) as threads:
+        id = completed(tmp_path, caller)
+        assert caller.post("/v1/predict", json=SCENARIO).status_code == 200
+        for pid in computers(api):
+            os.kill(pid, signal.SIGSTOP)
+        paths = [f"/sessions/{id}/workbench?tp=2", f"/sessions/{id}/schedule", f"/v1/sessions/{id}/report"]
+        asked = [threads.submit(caller.get, path, headers={"Accept": "text/html"}) for path in paths]
+        asked.append(threads.submit(caller.get, "/v1/knowledge/search?q=tensor"))
+        asked.append(
+            threads.submit(caller.post, f"/v1/sessions/{id}/ask", json={"question": "what limits it?"})
+        )
+        for path in ("", "/report", "/proposals"):
+            assert caller.get(f"/v1/sessions/{id}{path}").status_code == 200, path
+        assert not any(one.done() for one in asked)
+        for pid in computers(api):
+            os.kill(pid, signal.SIGCONT)
+        assert [one.result().status_code for one in asked] == [200] * 5
+        assert asked[-1].result().json()["by"] == "expert-rules"
+
+
+def test_what_the_server_learns_its_processes_find(api: ApiProcess, tmp_path: Path) -> None:
+    with client(api, key_of(tmp_path, "a")) as caller:
+        for number in range(2):  # the second, once the process has read the first
+            case = {
+                "id": f"racks-{number}",
+                "title": "Odd racks",
+                "story": f"quokka{number} slowed the links",
+            }
+            assert caller.post("/v1/knowledge", json=case).status_code == 201
+            found = caller.get("/v1/knowledge/search", params={"q": f"quokka{number}"}).json()["items"]
+            assert found[0]["entry"]["id"] == case["id"]
+
+
 def test_every_endpoint_that_is_named_is_there() -> None:
     routers = (*API_ROUTERS, *PAGE_ROUTERS)
     known = {
@@ -139,3 +238,4 @@ def test_every_endpoint_that_is_named_is_there() -> None:
         for method in route.methods or ()
     }
     assert known >= COMPUTING | WAITING | CHANGING
+    assert COMPUTING >= KEPT_AS_JSON

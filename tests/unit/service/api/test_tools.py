@@ -1,15 +1,18 @@
 """What the tools answer over HTTP: hardware, predictions, plan search, knowledge."""
 
+import asyncio
+from collections import Counter
 from threading import Event
 from typing import Any
 
 import pytest
 
 from service.http import limits as turns
-from service.http.limits import QUESTIONS_AT_A_TIME, SEARCHES_AT_A_TIME
+from service.http.limits import QUESTIONS_AT_A_TIME, RETRY_AFTER_S, TENANT_QUESTIONS, Progress
 from service.http.problems import ApiError
 from service.http.state import AppState
 from service.runtime import LazyKnowledge, open_knowledge
+from tests.integration.service.at_work import wait_for
 from tests.unit.service.served import SCENARIO, Serve, Served
 from tools.hardware import device_names
 from tools.kb import KnowledgeError
@@ -76,19 +79,37 @@ def test_searches_beyond_a_few_at_a_time_are_told_to_come_again(
     assert (answer.status_code, answer.headers["Retry-After"]) == (503, "0")
 
 
-def test_questions_to_a_model_wait_for_turns_of_their_own_and_beyond_them_are_told_to_come_again(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
+def test_a_question_to_a_model_keeps_its_place_until_its_work_ends_and_others_are_told_to_come_again(
+    serve: Serve,
 ) -> None:
+    """A tenant that has its share is told so; another still finds a place, until all are taken."""
     served = serve(llm_base_url="http://127.0.0.1:9/v1", llm_model="m")
-    monkeypatch.setattr(turns, "RETRY_AFTER_S", 0)
-    taken = 0
-    while served.app.questions.acquire(blocking=False):
-        taken += 1
+    questions, go_on = served.app.questions, Event()
+
+    async def ask_all() -> Counter[str]:
+        def think(progress: Progress) -> None:
+            go_on.wait(30)
+
+        async def ask(tenant: str) -> str:
+            try:
+                await questions.answer(tenant, 0.2, think)
+            except ApiError as error:
+                return error.kind
+            return "answered"
+
+        tenants = [f"t{number}" for number in range(QUESTIONS_AT_A_TIME // TENANT_QUESTIONS + 1)]
+        return Counter(await asyncio.gather(*(ask(tenant) for tenant in tenants for _ in range(6))))
+
+    told = asyncio.run(ask_all())
+    assert told["out-of-time"] == QUESTIONS_AT_A_TIME
+    assert told["quota"] == (6 - TENANT_QUESTIONS) * QUESTIONS_AT_A_TIME // TENANT_QUESTIONS
+    assert told["unavailable"] == 6
     answer = served.client.post("/v1/sessions/none/ask", json={"question": "why?"})
-    assert taken == QUESTIONS_AT_A_TIME > SEARCHES_AT_A_TIME
-    assert (answer.status_code, answer.headers["Retry-After"]) == (503, "0")
-    served.app.questions.release()
-    assert served.client.post("/v1/sessions/none/ask", json={"question": "why?"}).status_code == 404
+    assert (answer.status_code, answer.headers["Retry-After"]) == (503, str(RETRY_AFTER_S))
+    go_on.set()
+    wait_for(
+        lambda: served.client.post("/v1/sessions/none/ask", json={"question": "why?"}).status_code == 404, 30
+    )
 
 
 def test_an_explanation_names_what_speaks_against_a_plan(served: Served) -> None:

@@ -2,11 +2,15 @@
 
 import re
 from collections.abc import Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
+from fastapi.routing import iter_route_contexts
 
+from service.app import API_ROUTERS, PAGE_ROUTERS
+from service.http.computing import COMPUTING
 from service.http.middleware import CONTENT_POLICY
 from service.jobs.model import COMPLETED
 from service.planner.hardware import facts_of
@@ -18,6 +22,7 @@ from tests.unit.service.served import SCENARIO, Serve, Served
 from tests.unit.service.web.browsing import get
 from tools.hardware import device_names, get_device
 from tools.model.calibration import ClusterCalibration
+from tools.recommend.workload import Workload
 
 MAX_BYTES = 150_000
 STILL = (
@@ -211,3 +216,38 @@ def test_who_is_asked_for_the_next_trial_sees_what_was_measured_so_far(
 def test_every_device_and_every_figure_has_its_source() -> None:
     for name in device_names():
         assert all(fact.source for fact in facts_of(get_device(name))), name
+
+
+def test_whatever_looks_at_plans_as_it_is_read_is_answered_by_the_processes_that_compute(
+    served: Served, id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else one tenant's reads of it would take the server's own time from everybody's."""
+    served.keep_plans(id)
+    made: list[Workload] = []
+    make = Workload.__init__
+
+    def count(self: Workload, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        made.append(self)
+        make(self, *args, **kwargs)
+
+    monkeypatch.setattr(Workload, "__init__", count)
+    words = {"{id}": id, "{rank}": "1", "{key}": "1", "{number}": "1", "{name}": "waterfall"}
+    queries = {
+        "/topology": {"session": id},
+        "/what-if": {"session": id},
+        "/trace": {"a": id},
+        "/compare": {"a": id, "b": id, "b_plan": "today"},
+    }
+    found = set()
+    for router in (*API_ROUTERS, *PAGE_ROUTERS):
+        for route in iter_route_contexts(router.routes):
+            pattern = route.path or ""
+            if "GET" not in (route.methods or ()) or pattern.endswith("/events"):
+                continue
+            path = reduce(lambda path, name: path.replace(name, words[name]), words, pattern)
+            made.clear()
+            served.client.get(path, params=queries.get(pattern), headers={"Accept": "text/html"})
+            found |= {f"GET {pattern}"} if made else set()
+    assert {"GET /sessions/{id}/workbench", "GET /compare", "GET /topology"} <= found
+    analyse = {"GET /sessions/{id}/figures/{name}", "GET /trace"}  # in the process that they ask for it
+    assert found - analyse <= COMPUTING
