@@ -23,6 +23,7 @@ from tools.recommend.report import PlanFields, Proposal
 from tools.recommend.why import why_not_fastest
 from tools.recommend.words import difference, format_same_decimals, largest, listing, short, span
 from tools.scenario import Scenario
+from tools.scenario.fields import build
 from tools.scenario.spec import DEGREES, RunGoal
 
 MAX_DEVICES = 2048
@@ -127,10 +128,10 @@ def _answers(asked: Asked) -> Iterator[str]:
 
 def _whole_run(asked: Asked, tokens: re.Match[str]) -> Iterator[str]:
     price = next(asked.take(_PRICE), None)
-    goal = RunGoal(
-        tokens=int(_number(tokens[1]) * SIZES[tokens[2][0].upper()]),
-        price_per_device_hour=_number(price[1] or price[2]) if price else None,
-    )
+    stated: dict[str, object] = {"tokens": int(_number(tokens[1]) * SIZES[tokens[2][0].upper()])}
+    if price:
+        stated["price_per_device_hour"] = _number(price[1] or price[2])
+    goal = build(RunGoal, (asked.box.scenario.run or RunGoal()).model_dump() | stated, "run.")
     scenario, percent = asked.box.scenario.model_copy(update={"run": goal}), re.compile(r"\b1 ?%")
     for proposal in asked.proposals:
         found, _ = proposal.prediction, [*asked.take(percent)]
