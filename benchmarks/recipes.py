@@ -12,6 +12,7 @@ import io
 import json
 import re
 import subprocess
+import sys
 import tempfile
 import tomllib
 from collections import Counter
@@ -54,8 +55,12 @@ VARIABLES = {
     "TP": "2", "PP": "2", "EP": "8", "CP": "1", "MBS": "1", "GBS": "512", "SEQ_LEN": "4096", "VPP": "1",
     "LAYERS_PER_VP": "4",
 }  # fmt: skip
+LARGER_MODELS: list[dict[str, object]] = [
+    {"model": preset_models()[name]} for name in ("Llama 3.1 70B", "Llama 3.1 405B")
+]
+"""A recipe names its model; the user who gives its config.json gives one with enough layers."""
 OFFERS: dict[str, list[dict[str, object]]] = {
-    "cluster.num_devices": [{"num_devices": count} for count in (64, 512, 2048, 3072)],
+    "cluster.num_devices": [{"num_devices": count} for count in (64, 512, 2048, 3072, 416, 608)],
     "model": [{"model": preset_models()["Llama 3.1 8B"]}],
     "training.seq_len": [{"seq_len": 4096}],
     "plan.micro_batch_size": [{"micro_batch_size": 1}],
@@ -63,7 +68,9 @@ OFFERS: dict[str, list[dict[str, object]]] = {
     "model.vocab_size": [{"vocab_size": 32000}],
     "variables": [{"variables": VARIABLES}],
     "plan.ep": [{"model": preset_models()["Qwen3 30B-A3B"]}],
-    "plan.vpp": [{"variables": {**VARIABLES, "PP": "1"}}],
+    "plan.pp": LARGER_MODELS,
+    "plan.vpp": [{"variables": {**VARIABLES, "PP": "1"}}, *LARGER_MODELS],
+    "plan.recompute_layers": LARGER_MODELS,
     "training.global_batch_size": [{"global_batch_size": 6144}],
     "deepspeed: train_batch_size": [{"num_devices": 8, "global_batch_size": 64}],
     "training.framework": [{"framework": "megatron-core"}],
@@ -105,8 +112,15 @@ def main() -> None:
     # Many recipes of a repository follow the same modules.
     ast.parse = lru_cache(maxsize=300)(ast.parse)  # type: ignore[assignment]
     header = "| repository | commit | recipes | right | refused by name | not understood | wrong | crashed |"
+    mirrors = sorted(args.folder.glob(f"*{args.only}*/repo"))
+    if not mirrors:
+        print(
+            f"no repositories OWNER+NAME/repo in {args.folder}: docs/import.md has their list",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     print(header + "\n" + re.sub(r"[^|]+", " --- ", header), flush=True)
-    for mirror in sorted(args.folder.glob(f"*{args.only}*/repo")):
+    for mirror in mirrors:
         outcomes, commit = Counter[str](), git(mirror, "log", "-1", "--format=%h %cs").decode().split()
         with tempfile.TemporaryDirectory() as scratch:
             tree = Path(scratch)
@@ -249,7 +263,10 @@ def judge(recipe: Recipe) -> tuple[str, int]:
             if (recipe.function and path == "variables") or not offers.get(path):
                 unclear = any(words in str(error) for words in NOT_UNDERSTOOD)
                 return f"{'not understood' if unclear else 'refused'}: {error}"[:300], 0
-            stated |= offers[path].pop(0)
+            offer = offers[path].pop(0)
+            if recipe.function and "variables" in offer:
+                continue  # of scripts only: a function is chosen by one
+            stated |= offer
         except Exception as error:  # noqa: BLE001 - the benchmark counts crashes
             return f"crashed: {type(error).__name__}: {error}"[:300], 0
     found, count = imported.scenario, 0

@@ -23,6 +23,7 @@ from tools.recommend.score import complete
 from tools.recommend.why import why_not_fastest
 from tools.recommend.why_not import explain_plan
 from tools.recommend.words import difference, format_same_decimals, largest, listing, short, span
+from tools.scenario.fields import build
 from tools.scenario.levers import SettingValue
 from tools.scenario.spec import RunGoal
 
@@ -125,12 +126,12 @@ def _answers(asked: Asked) -> Iterator[str]:
 def _whole_run(asked: Asked, tokens: float, days: re.Match[str] | None) -> Iterator[str]:
     """How long and how much; or how many tokens in that time. What the request says of failures counts."""
     price = next(asked.words.take(_PRICE), None)
-    stated = asked.box.scenario.run or RunGoal()
-    update: dict[str, float] = {"tokens": int(tokens) or int(SIZES["T"])}
+    stated: dict[str, object] = {"tokens": int(tokens) or int(SIZES["T"])}
     if price:
-        update["price_per_device_hour"] = _number(next(figure for figure in price.groups() if figure))
+        stated["price_per_device_hour"] = _number(next(figure for figure in price.groups() if figure))
     [*asked.words.take(re.compile(r"\b1 ?%"))]
-    scenario = asked.scenario.model_copy(update={"run": stated.model_copy(update=update)})
+    goal = build(RunGoal, (asked.box.scenario.run or RunGoal()).model_dump() | stated, "run.")
+    scenario = asked.scenario.model_copy(update={"run": goal})
     for target in _targets(asked):
         found = target.prediction
         if found is None:

@@ -363,7 +363,7 @@ class AssistantTools:
         """Write a plan as the configuration of a training framework: a scenario's, or a report's proposal."""
         if (scenario is None) == (not report):
             raise InputError("scenario", NOTHING if scenario is None else "both", "give scenario or report")
-        planned = parse_scenario(scenario) if scenario else self._proposed(report, proposal)[1]
+        planned = self._proposed(report, proposal)[1] if scenario is None else parse_scenario(scenario)
         return write_plan(planned, format)
 
     def import_plan(
@@ -425,10 +425,10 @@ class AssistantTools:
         id: Annotated[str, Field(max_length=100)] = "log",
     ) -> object:
         """Read step times and memory from a training log or a table of results, as rows of runs."""
-        said = self._text(text, file, MAX_FILE_BYTES)
-        table = find_table(said)
+        data = self._bytes(text, file, MAX_FILE_BYTES)
+        table = find_table(data)
         if table is None:
-            return {"rows": [read_log(said.encode(), parse_scenario(scenario), id).to_data()]}
+            return {"rows": [read_log(data, parse_scenario(scenario), id).to_data()]}
         return {"rows": rows_of_table(table, scenario, id)}
 
     def hardware(
@@ -498,19 +498,22 @@ class AssistantTools:
             raise InputError("proposal", rank, f"the report has {len(report.proposals)}")
         return scenario, report.proposals[rank - 1].of(scenario)
 
-    def _text(self, text: str, file: str, max_bytes: int = MAX_CONFIG_BYTES) -> str:
+    def _text(self, text: str, file: str) -> str:
+        return self._bytes(text, file, MAX_CONFIG_BYTES).decode("utf-8", "replace")
+
+    def _bytes(self, text: str, file: str, max_bytes: int) -> bytes:
         """What the assistant sent, or the file that it names."""
         if bool(text) == bool(file):
             raise InputError("text", "both" if text else NOTHING, "give text or file")
         if text:
-            return text
+            return text.encode()
         try:
             data = self._resolve(file, "file").open("rb").read(max_bytes + 1)
         except OSError as error:
             raise InputError("file", file, error.strerror or "cannot be read") from None
         if len(data) > max_bytes:
             raise InputError("file", file, f"must have at most {max_bytes} bytes")
-        return data.decode("utf-8", "replace")
+        return data
 
     def _toolbox(self, scenario: ScenarioJson) -> Toolbox:
         return Toolbox(self._context, parse_scenario(scenario, need_plan=False))

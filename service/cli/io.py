@@ -58,6 +58,14 @@ class JsonRecord(NamedTuple):
     content: "JsonObject | InputError"
 
 
+GOAL_OPTIONS = {
+    "price": "price_per_device_hour",
+    "failures": "device_hours_between_failures",
+    "checkpoint_s": "checkpoint_s",
+}
+"""Options of a run's forecast that are numbers, and their fields."""
+
+
 def read_records(
     source: str, max_bytes: int = MAX_INPUT_BYTES, argument: str = "FILE"
 ) -> Iterator[JsonRecord]:
@@ -84,19 +92,20 @@ def read_records(
 
 
 def read_goal(run: "JsonValue", args: Namespace) -> "JsonValue":
-    """A scenario's `run` with --tokens and --price."""
-    if not args.tokens and not args.price:
+    """A scenario's `run` with what the options state of it."""
+    stated = {name: text for name in GOAL_OPTIONS if (text := getattr(args, name))}
+    if not stated and not args.tokens:
         return run
     from tools.frameworks.words import parse_total
 
     goal = dict(run) if isinstance(run, dict) else {}
     if args.tokens:
         goal["tokens"] = parse_total(args.tokens, "--tokens")
-    if args.price:
+    for name, text in stated.items():
         try:
-            goal["price_per_device_hour"] = float(args.price)
+            goal[GOAL_OPTIONS[name]] = float(text)
         except ValueError:
-            raise InputError("--price", args.price, "must be a number") from None
+            raise InputError(f"--{name.replace('_', '-')}", text, "must be a number") from None
     return goal
 
 

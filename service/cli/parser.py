@@ -230,6 +230,8 @@ def add_run_goal(parser: ArgumentParser) -> None:
             "forecast a run of N tokens, for example 15T: days, device-hours",
         ),
         ("--price", "P", "price of a device-hour: the run's cost, and what one percent is worth"),
+        ("--failures", "HOURS", "device-hours from one failure to the next: goodput, checkpoint interval"),
+        ("--checkpoint-s", "S", "seconds that training stands still for a checkpoint (default: 30)"),
     )
 
 

@@ -78,7 +78,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         ("--framework", "NAME", "the stack to calibrate"),
         ("--cluster", "NAME", "what the cluster is called"),
         ("--template", "NAME", "a registered launch template"),
-        ("--anyway", "", "measure nodes that are not idle too"),
+        ("--anyway", "", "measure nodes that are not idle too, without calibrating"),
         ("--results", "DIR", "read a probe that ran already, or what preflight tools printed elsewhere"),
         ("--preflight", "", "only say what slows this node before any job runs"),
         ("--out", "DIR", "folder for what was measured"),
@@ -127,11 +127,14 @@ def run_probe(args: Namespace, out: Path) -> None:
     where = args.cluster or report.probe.settings.device
     title = f"Probe of {where}, {counted(len(measured.ranks), 'rank')}"
     (out / "probe.html").write_text(render_probe(report, title), encoding="utf-8")
-    learned = calibrate([report.run], name=args.cluster or "")
-    _write_runs(out, args.cluster or "", [report.run])
+    learned = None
+    if not measured.busy:  # what else ran there is no property of the nodes
+        learned = calibrate([report.run], name=args.cluster or "")
+        _write_runs(out, args.cluster or "", [report.run])
     if args.json:
         slow = [{"what": part.what, "ratio": part.ratio, "says": part.message} for part in report.findings]
-        write_json({**asdict(report), "findings": slow, "run": report.run.to_data()})
+        run = report.run.to_data() if learned else None
+        write_json({**asdict(report), "findings": slow, "run": run})
     else:
         print_probe(report, learned, out)
 
@@ -207,7 +210,8 @@ def _write_runs(out: Path, name: str, runs: Sequence[Run]) -> None:
     write_file(str(out / "calibration.json"), to_file(name, runs), "--out")
 
 
-def print_probe(report: ProbeReport, learned: Calibrated, out: Path) -> None:
+def print_probe(report: ProbeReport, learned: Calibrated | None, out: Path) -> None:
+    """`learned` is None if the nodes were not idle: nothing is calibrated from those."""
     console, probe = Console(highlight=False), report.probe
     console.print(
         safe_text(
@@ -233,8 +237,13 @@ def print_probe(report: ProbeReport, learned: Calibrated, out: Path) -> None:
     lines += [f"not measured: {reason}" for reason in probe.unavailable]
     if report.overrides:
         lines.append(f"not the catalogue's device or link: cluster.overrides {json.dumps(report.overrides)}")
-    lines += [f"{each.name}: {each.before:.3g} usual, {each.after:.3g} here" for each in learned.constants]
-    for line in (*lines, f"{out}/probe.html, {out}/calibration.json (--calibration)"):
+    written = f"{out}/probe.html; not calibrated: the nodes were not idle"
+    if learned:
+        lines += [
+            f"{each.name}: {each.before:.3g} usual, {each.after:.3g} here" for each in learned.constants
+        ]
+        written = f"{out}/probe.html, {out}/calibration.json (--calibration)"
+    for line in (*lines, written):
         console.print(safe_text(line))
 
 

@@ -99,7 +99,7 @@ def add(args: Namespace) -> int:
     for file in args.files:
         data = read_bytes(file, argument="LOG")
         stem = Path(file).stem
-        table = find_table(data.decode("utf-8", "replace"))
+        table = find_table(data)
         found: list[JsonValue] = []
         try:
             if table is None:

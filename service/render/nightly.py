@@ -3,9 +3,9 @@
 import json
 from datetime import UTC, datetime
 
-from service.render.text import STEP, counted, gib, percent, seconds, seconds_span
+from service.render.text import STEP, counted, gib, percent, plain, seconds, seconds_span
 from tools.nightly.findings import MEMORY, MFU, SPREAD, TERM, NightFinding
-from tools.nightly.result import NightResult
+from tools.nightly.result import NightReport, NightResult
 from tools.physics.memory import GIB
 
 STATUS = {
@@ -31,6 +31,10 @@ LIMITS = {
     "scatter": "the scatter between nights",
 }
 MAX_CHANGES = 6
+
+
+def in_one_line(report: NightReport) -> str:
+    return plain(f"{report.title}, {day(report.at)}: {report.summary}")
 
 
 def day(at: float) -> str:
@@ -82,6 +86,14 @@ def sentence(finding: NightFinding) -> str:
     start = f"{label(finding)} {course} ({change(finding)})"
     if finding.state == "suspected":
         return f"{start} on one night, {since}; the next night will show whether it lasts"
+    if finding.odd_nights == 1:
+        before, now = amount(finding.figure, finding.before), amount(finding.figure, finding.now)
+        return f"{label(finding)} {before} on {since} was one odd night; it is {now} again"
+    if finding.odd_nights:
+        scatter = f"nights scatter by {finding.scatter_ratio:.1%}"
+        nights = counted(finding.odd_nights, "odd night")
+        reason = f"{nights}, no recorded change; {scatter}"
+        return f"{label(finding)}: the alarm of {since} is taken back ({reason})"
     if finding.state == "recovered":
         return f"{start}: back to normal"
     if finding.drift_ratio is not None:

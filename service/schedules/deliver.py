@@ -85,7 +85,13 @@ class ReportSender:
         if secret is None:
             raise InputError("webhooks", "an address", "no ASAP_WEBHOOK_SECRET is set to sign with")
         id = f"{self.run_id}.{number}"
-        content = {"id": id, "event": "nightly", "link": self.link, "report": report.model_dump(mode="json")}
+        content = {
+            "id": id,
+            "event": "nightly",
+            "text": words.in_one_line(report),
+            "link": self.link,
+            "report": report.model_dump(mode="json"),
+        }
         body = json.dumps(content, allow_nan=False).encode()
         return self._post(url, body, signed_headers(secret.get_secret_value().encode(), id, body))
 
@@ -123,6 +129,11 @@ def _is_permanent(error: Exception) -> bool:
 
 
 def chat_message(report: NightReport, link: str | None = None) -> bytes:
+    if report.is_uneventful:
+        line = escape(sentence(words.in_one_line(report)))
+        text = f"<{link}|{line}>" if link else line
+        block = {"type": "section", "text": {"type": "mrkdwn", "text": text[:MAX_CHARACTERS]}}
+        return json.dumps({"text": line, "blocks": [block]}).encode()
     title = f"{report.title}, {words.day(report.at)}"
     lines = [f"*{escape(title)}*", escape(sentence(report.summary))]
     if report.lost_device_hours_per_day >= 1:
@@ -184,15 +195,15 @@ def send_mail(settings: Settings, to: str, report: NightReport, id: str) -> str:
 
 def make_message(sender: str, to: str, report: NightReport, id: str) -> EmailMessage:
     message = EmailMessage()
-    subject = f"{report.title}, {words.day(report.at)}: {report.summary}"
-    message["Subject"] = plain(subject)[:MAX_SUBJECT_CHARACTERS]
+    message["Subject"] = words.in_one_line(report)[:MAX_SUBJECT_CHARACTERS]
     message["From"], message["To"] = address(sender, "ASAP_SMTP_FROM"), address(to, "emails")
     message["Date"] = formatdate(report.made_at)
     digest = hashlib.sha256(f"{id}\0{to}".encode()).hexdigest()[:32]
     message["Message-ID"] = f"<{digest}@{sender.rpartition('@')[2].strip('> ')}>"
     message["Auto-Submitted"] = "auto-generated"
     message.set_content(markdown_overview(report))
-    message.add_alternative(html_overview(report), subtype="html")
+    if not report.is_uneventful:
+        message.add_alternative(html_overview(report), subtype="html")
     return message
 
 

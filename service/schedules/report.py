@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from service.render import nightly as words
 from service.render.report import content_security_policy, html_environment, render_markdown, stylesheet
+from service.render.text import sentence
 from service.render.trends import HEIGHT, LEFT, RIGHT, TOP, WIDTH, plots_of, spark_points
 from tools.errors import InputError
 from tools.nightly.result import NightReport, NightResult
@@ -25,6 +26,9 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def markdown_overview(report: NightReport) -> str:
+    """Of a quiet night one line: it is read every morning."""
+    if report.is_uneventful:
+        return f"{sentence(words.in_one_line(report))}\n"
     return render_markdown("overview.md.jinja", report=report, words=words)
 
 

@@ -34,7 +34,10 @@ class RunForecast(ClosedModel):
     def summary(self) -> str:
         """In one line."""
         cost = f", cost {self.cost:,.0f}" if self.cost is not None else ""
-        kept = f"; {self.goodput:.1%} of it is progress" if self.goodput is not None else ""
+        kept = ""
+        if self.goodput is not None and self.checkpoint_interval_s is not None:
+            interval = f"{self.checkpoint_interval_s / 60:.3g} minutes"
+            kept = f"; {self.goodput:.1%} of it is progress, with a checkpoint every {interval}"
         saved = f"{self.one_percent_cost:,.0f}" if self.one_percent_cost is not None else ""
         worth = saved or f"{self.one_percent_device_hours:,.0f} device-hours"
         unit = next((name for name, size in SIZES.items() if self.tokens >= size), "")

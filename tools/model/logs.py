@@ -31,6 +31,7 @@ COARSE_BLOCK_S = 120.0
 MAX_EVENTS = 5_000_000
 MIB_PER_GIB = 1024.0
 MULTIPLES = {"": 1.0, "K": 1e3, "M": 1e6}
+ALLOCATOR_KINDS: tuple[Literal["reserved", "allocated"], ...] = ("reserved", "allocated")
 COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 """Wire types of protocol buffers."""
@@ -52,9 +53,19 @@ class MemoryFormat(ClosedModel):
     source: str
 
 
+class ExportedMemory(ClosedModel):
+    column: str
+    """A pattern of the column's plain name."""
+    per_gib: float
+    kind: Literal["reserved", "allocated", "device"]
+    """What the allocator held or gave out, or what the device reported in use."""
+    source: str
+
+
 class LogFormats(ClosedModel):
     formats: list[LogFormat]
     memory: list[MemoryFormat]
+    exported_memory: list[ExportedMemory]
     exports: dict[str, list[str]]
 
 
@@ -63,6 +74,7 @@ class LoggedSteps(NamedTuple):
     """None: fewer than three."""
     peak_memory_gib: float | None
     peak_memory_kind: Literal["reserved", "allocated"] | None
+    device_memory_used_gib: float | None = None
 
 
 class ClockReading(NamedTuple):
@@ -92,6 +104,7 @@ def read_log(data: bytes, scenario: Scenario, id: str = "") -> Run:
         step_time_s=middle,
         peak_memory_gib=logged.peak_memory_gib,
         peak_memory_kind=logged.peak_memory_kind,
+        device_memory_used_gib=logged.device_memory_used_gib,
         noise=min(spread / len(times_s) ** 0.5, 1.0),
     )
     return Run(scenario=scenario, measured=measured, id=id, source="import")
@@ -100,9 +113,15 @@ def read_log(data: bytes, scenario: Scenario, id: str = "") -> Run:
 def read_steps(data: bytes, scenario: Scenario) -> LoggedSteps:
     """What a log or an export shows of a job's steady steps."""
     text = COLOURS.sub("", data.decode("utf-8", "replace"))
-    times_s = _printed(text, scenario) or _exported(data, text)
-    peak, kind = max(_peaks(text), default=(None, None))
-    return LoggedSteps(times_s if len(times_s) >= MIN_STEPS else None, peak, kind)
+    times_s, rows = _printed(text, scenario), list[LogRow]()
+    if not times_s:
+        rows = _exported(data, text)
+        times_s = _from_columns(rows)
+    exported = _exported_peaks(rows)
+    peaks = [*_peaks(text), *((exported[kind], kind) for kind in ALLOCATOR_KINDS if kind in exported)]
+    peak, peak_kind = max(peaks, default=(None, None))
+    steady = times_s if len(times_s) >= MIN_STEPS else None
+    return LoggedSteps(steady, peak, peak_kind, exported.get("device"))
 
 
 def _printed(text: str, scenario: Scenario) -> list[float]:
@@ -181,12 +200,26 @@ def _peaks(text: str) -> Iterator[tuple[float, Literal["reserved", "allocated"]]
             yield float(found["gib"]) if "gib" in found else float(found["mib"]) / MIB_PER_GIB, format.kind
 
 
-def _exported(data: bytes, text: str) -> list[float]:
-    """Step times of a table by the names of its columns, or by the clock in it."""
+def _exported_peaks(rows: Sequence[LogRow]) -> dict[str, float]:
+    """By kind, in GiB: the columns of an export that are memory, W&B's and MLflow's own GPU metrics too."""
+    peaks: dict[str, float] = {}
+    for plain, name in _plain_names(rows).items():
+        for memory in log_formats().exported_memory:
+            if re.search(memory.column, plain):
+                values = [value for row in rows if (value := _number(row.get(name))) > 0]
+                peaks[memory.kind] = max(
+                    peaks.get(memory.kind, 0.0), max(values, default=0.0) / memory.per_gib
+                )
+                break
+    return {kind: peak for kind, peak in peaks.items() if peak}
+
+
+def _exported(data: bytes, text: str) -> list[LogRow]:
+    """The rows of a table or of an event file."""
     rows = list(_event_rows(data)) or _json_rows(text) or _csv_rows(text)
     if rows and {"key", "value", "step", "timestamp"} <= rows[0].keys():  # MLflow: a row per metric
-        return _from_columns([{str(row["key"]): row["value"], **row} for row in rows])
-    return _from_columns(rows)
+        return [{str(row["key"]): row["value"], **row} for row in rows]
+    return rows
 
 
 def _json_rows(text: str) -> list[LogRow]:
@@ -202,6 +235,8 @@ def _json_rows(text: str) -> list[LogRow]:
 
 
 def _csv_rows(text: str) -> list[LogRow]:
+    if "\0" in text:
+        return []
     lines = text.splitlines()
     if lines and all(len(line.split()) == 3 for line in lines if line.strip()):
         # MLflow's file store: a file per metric, lines of timestamp in milliseconds, value, step.
@@ -209,13 +244,18 @@ def _csv_rows(text: str) -> list[LogRow]:
     return [*csv.DictReader(io.StringIO(text))]
 
 
+def plain_name(column: str) -> str:
+    """`train_step_time_s` of `train/Step Time (s)`."""
+    return re.sub(r"[^a-z0-9_]+", "_", column.lower()).rstrip("_")
+
+
+def _plain_names(rows: Sequence[LogRow]) -> dict[str, str]:
+    return {plain_name(name): name for row in reversed(rows) for name in row if name}
+
+
 def _from_columns(rows: Sequence[LogRow]) -> list[float]:
-    names: dict[str, str] = {}
-    for row in rows:
-        for name in row:
-            if name and name not in names.values():
-                names[re.sub(r"[^a-z0-9_]+", "_", name.lower()).rstrip("_")] = name
-    exports = log_formats().exports
+    """Step times by the names of columns, or by the clock among them."""
+    names, exports = _plain_names(rows), log_formats().exports
 
     def column(kind: str) -> str | None:
         """The first known name, alone or behind the name of a group."""

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from tools.errors import InputError
+from tools.model.logs import log_formats, plain_name
 from tools.names import did_you_mean
 from tools.scenario import Plan, TrainingSpec
 from tools.scenario.fields import get_object
@@ -39,9 +40,12 @@ _THOUSANDS = re.compile(r"\d{1,3}(,\d{3})+(\.\d+)?")
 Cells = dict[str, str]
 
 
-def find_table(text: str) -> list[Cells] | None:
-    """The rows of the first table in the text; None if it has none whose columns say what ran, as a log or
-    an export of step times has none."""
+def find_table(data: bytes) -> list[Cells] | None:
+    """The rows of the first table in a file; None if it has none whose columns say what ran, as a log, an
+    event file or an export of step times has none."""
+    if b"\0" in data:
+        return None
+    text = data.decode("utf-8", "replace")
     lines = text.splitlines()
     rule = next((number for number, line in enumerate(lines) if _RULE.match(line) and number), None)
     if rule is not None:
@@ -52,10 +56,16 @@ def find_table(text: str) -> list[Cells] | None:
                 break
             body.append(dict(zip(names, _split(line), strict=False)))
         return body
-    rows = [{name.strip(): cell or "" for name, cell in row.items() if isinstance(name, str)}
-            for row in csv.DictReader(io.StringIO(text), restval="")]  # fmt: skip
+    try:
+        rows = [{name.strip(): cell or "" for name, cell in row.items() if isinstance(name, str)}
+                for row in csv.DictReader(io.StringIO(text), restval="")]  # fmt: skip
+    except csv.Error:  # a field longer than the csv module reads
+        return None
     says_what_ran = {"id", *(name for part in ("plan", "training", "cluster") for name in PARTS[part])}
-    is_table = bool(rows) and any(name.rpartition(".")[2] in says_what_ran for name in rows[0])
+    columns = set(rows[0]) if rows else set()
+    # A row per step is the history of one run, whatever else of the run stands in each.
+    is_history = not {*map(plain_name, columns)}.isdisjoint(log_formats().exports["steps"])
+    is_table = not is_history and any(name.rpartition(".")[2] in says_what_ran for name in columns)
     return rows if is_table else None
 
 

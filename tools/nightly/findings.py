@@ -40,6 +40,12 @@ DRIFT_NIGHTS, MIN_DRIFT_NIGHTS = 28, 5
 DRIFT_FIT = 0.9
 """A slope is told if it leaves less than this share of the squares that the best single step leaves: so do 5%
 of steps of 4% after 4 nights, 2% after 7, and 92% of drifts of 0.5% a night after 14, at 1% scatter."""
+MAX_ODD_NIGHTS = 3
+"""An alarm needs two nights. One that ends on the night after them, or one later, without a recorded change
+on the night that began it, was noise: what somebody repairs is slow for longer, or changed something."""
+REJUDGED_NIGHTS, NO_CHANGE_ERRORS = 7, 1.0
+"""From so many nights on an open regression is judged by the scatter of all of them: it was none if the two
+levels differ by less than the standard error of their difference."""
 MAX_JUMP_SCATTERS = 7.0
 MAX_RETURN_NIGHTS = 10
 """The end of an improvement that lasted fewer nights is not a regression."""
@@ -94,6 +100,9 @@ class NightFinding(StoredResult):
     """Scatter of single nights, in the unit of `change_ratio`."""
     drift_ratio: float | None = None
     """Change per night, in the unit of `change_ratio`, if it came night by night and not at once."""
+    odd_nights: int | None = None
+    """How many nights from `since` on were the exception, if what followed shows that nothing had changed: a
+    suspicion or an alarm is taken back."""
 
     @property
     def is_bad(self) -> bool:
@@ -186,10 +195,12 @@ def judge(
         if outlier and (outlier.cleared or 0) >= max(fresh, 1):
             if outlier.after < outlier.before:
                 return nothing
-            return _finding(series, history, RECOVERED, replace(outlier, before=outlier.after), now)
+            return _taken_back(series, history, replace(outlier, before=outlier.after), now, 1)
         if step is None or step.after > step.before or step.confirmed is None or step.confirmed < fresh:
             return nothing
-        return _finding(series, history, RECOVERED if regression.closed else IMPROVED, step, now)
+        if regression.closed is None:
+            return _finding(series, history, IMPROVED, step, now)
+        return _ended(series, history, regression.closed, step, now, changed, rules)
     if last - step.night >= ACCEPTED_AFTER:
         return nothing
     alarm = alarm_night(step, series, changed)
@@ -204,8 +215,42 @@ def judge(
         rate = figure.change_ratio(drift.before, drift.before + drift.per_night)
         told = found.finding and found.finding.model_copy(update={"drift_ratio": rate})
         return replace(found, finding=told)
+    if state == OPEN and regression.first is step and _is_scatter(series.values, step, rules):
+        if _is_scatter(series.values[:last], step, rules):
+            return nothing  # it was taken back already
+        return _taken_back(series, history, replace(step, before=step.after), now, last + 1 - step.night)
     shown = regression.first if state == OPEN else step
     return _finding(series, history, state, shown, now, regression.first.before)
+
+
+def _ended(
+    series: Series,
+    history: LevelHistory,
+    began: LevelStep,
+    ended: LevelStep,
+    now: float,
+    changed: Collection[int],
+    rules: DetectionRules,
+) -> FigureJudgement:
+    """A regression is over, or it was none."""
+    if _is_scatter(series.values[:-1], began, rules):
+        return FigureJudgement(series, history)  # it was taken back already
+    odd = ended.night - began.night
+    if odd <= MAX_ODD_NIGHTS and series.nights[began.night] not in changed:
+        return _taken_back(series, history, replace(ended, night=began.night), now, odd)
+    return _finding(series, history, RECOVERED, ended, now)
+
+
+def _is_scatter(values: Sequence[float], step: LevelStep, rules: DetectionRules) -> bool:
+    """Whether the nights since a step lie where those before it do, by what all of them scatter by."""
+    after = np.asarray(values[step.night :])
+    before = np.asarray(values[max(step.night - rules.window, 0) : step.night])
+    if len(after) < REJUDGED_NIGHTS:
+        return False
+    levels = rules.level(before), rules.level(after)
+    scatter = rules.scatter(np.concatenate([before - levels[0], after - levels[1]]))
+    error = scatter * (level_variance(len(before)) + level_variance(len(after))) ** 0.5
+    return bool(levels[1] - levels[0] < NO_CHANGE_ERRORS * error)
 
 
 @dataclass(frozen=True)
@@ -290,6 +335,14 @@ def _follow_regression(steps: list[LevelStep]) -> _OpenRegression:
             if is_better and is_near:
                 regression = _OpenRegression(last=step, closed=first)
     return regression
+
+
+def _taken_back(
+    series: Series, history: LevelHistory, step: LevelStep, now: float, odd_nights: int
+) -> FigureJudgement:
+    found = _finding(series, history, RECOVERED, step, now)
+    told = found.finding and found.finding.model_copy(update={"odd_nights": odd_nights})
+    return replace(found, finding=told)
 
 
 def _finding(

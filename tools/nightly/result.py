@@ -12,7 +12,7 @@ from pydantic import Field
 from tools.nightly.attribution import Attribution, Bisection
 from tools.nightly.findings import STEP_TIME, NightFinding
 from tools.nightly.night import Night, StoredResult
-from tools.nightly.review import SLOWER, Review
+from tools.nightly.review import LEARNING, QUIET, SLOWER, Review
 from tools.nightly.sensitivity import NightSensitivity
 from tools.physics.terms import Bottleneck
 from tools.recommend.report import Change, MeasuredPlan
@@ -208,6 +208,14 @@ class NightReport(StoredResult):
     lost_device_hours_per_day: float
     gained_device_hours_per_day: float
     workloads: list[NightResult]
+
+    @property
+    def is_uneventful(self) -> bool:
+        """Whether one line says all of it: nothing changed, and no session was run."""
+        return all(
+            result.status in (QUIET, LEARNING) and not result.findings and result.reoptimized is None
+            for result in self.workloads
+        )
 
 
 def summary_of_night(night: Night) -> NightSummary:

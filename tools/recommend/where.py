@@ -40,7 +40,9 @@ class Place(ClosedModel):
     framework: str | None = None
     plan: Plan | None = None
     prediction: Prediction | None = None
-    is_on_front: bool = Field(False, description="no other is both faster and cheaper")
+    is_on_front: bool = Field(
+        False, description="no other is both faster and cheaper (in device-hours unless all have prices)"
+    )
     reason: str | None = Field(None, description="why nothing runs there")
 
 
@@ -57,10 +59,11 @@ def compare_places(
             places.append(Place(name=name, reason=str(error)))
     places.sort(key=lambda place: _days(place))
     cheapest = float("inf")
+    runs = [place.prediction.run for place in places if place.prediction and place.prediction.run]
+    has_prices = all(run.cost is not None for run in runs)  # else device-hours, of all of them
     for index, place in enumerate(places):
-        if place.prediction and place.prediction.run:
-            cost = place.prediction.run.cost
-            measure = place.prediction.run.device_hours if cost is None else cost
+        if place.prediction and (run := place.prediction.run):
+            measure = run.cost if run.cost is not None and has_prices else run.device_hours
             if measure < cheapest:
                 cheapest = measure
                 places[index] = place.model_copy(update={"is_on_front": True})

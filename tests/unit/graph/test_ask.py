@@ -18,6 +18,7 @@ from research.cassette import read_cassette
 from tests.unit.graph.cases import run, small
 from tools.errors import InputError
 from tools.kb import open_seed
+from tools.scenario.spec import RunGoal
 
 REPO = Path(__file__).parents[3]
 REPORT = run(small())[0].report
@@ -180,3 +181,17 @@ def test_a_tool_predicts_every_proposal_as_the_report_does() -> None:
             compared += 1
     assert compared == 15
     assert calibrated == 2
+
+
+def test_a_question_about_a_whole_run_keeps_the_report_s_price_and_failures() -> None:
+    run = RunGoal(price_per_device_hour=2.5, device_hours_between_failures=50_000)
+    assert REPORT is not None
+    asked = ask(
+        "how long to 15T tokens, and what does it cost?",
+        REPORT,
+        SCENARIO.model_copy(update={"run": run}),
+        RULES,
+    )
+    assert "to 15T tokens" in asked.answer
+    assert "cost" in asked.answer
+    assert "checkpoint every" in asked.answer

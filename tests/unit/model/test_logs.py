@@ -10,6 +10,7 @@ import pytest
 from service.cli.main import main
 from tools.errors import InputError
 from tools.model.logs import read_log
+from tools.model.run_tables import find_table
 from tools.model.runs import parse_run
 from tools.scenario import parse_scenario
 
@@ -246,6 +247,19 @@ def test_exports_are_read_by_their_columns_or_their_clock(name: str) -> None:
 def test_the_peak_of_memory_has_its_kind(name: str, kind: str, gib: float) -> None:
     measured = read_log(log_of(PRINTED[name][0]), SCENARIO).measured
     assert (measured.peak_memory_gib, measured.peak_memory_kind) == (gib, kind)
+
+
+def test_memory_of_exports_is_read_with_its_kind() -> None:
+    text = "_step,train/step_time,memory/max_reserved(GiB),system.gpu.0.memoryAllocatedBytes,tp\n"
+    history = (text + rows(lambda n, s, t: f"{n},{s},61.5,{70 * 2**30},8")).encode()
+    assert find_table(history) is None, "a history of steps is one run, also with a column that is a field"
+    measured = read_log(history, SCENARIO).measured
+    assert (measured.peak_memory_gib, measured.peak_memory_kind) == (61.5, "reserved")
+    assert measured.device_memory_used_gib == 70
+
+
+def test_an_event_file_is_no_table() -> None:
+    assert find_table(event_file([(at_s, n, "train/loss", 2.1) for n, at_s in ends()])) is None
 
 
 def test_megatrons_memory_report_is_in_mib() -> None:

@@ -38,3 +38,36 @@ def test_a_regression_on_top_of_an_open_one_is_new_and_counts_from_the_first() -
     assert finding.state == "new"
     assert finding.change_ratio == pytest.approx(0.10, abs=0.02)
     assert finding.anchor == pytest.approx(10.0, rel=0.01)
+
+
+def test_one_odd_night_is_told_as_one() -> None:
+    finding = finding_of([*wobble(20), 12.0, *wobble(1)])
+    assert (finding.state, finding.odd_nights) == ("recovered", 1)
+    assert (finding.before, finding.now) == (12.0, pytest.approx(10.0, rel=0.01))
+
+
+@pytest.mark.parametrize(
+    ("slow", "changed", "odd"), [(2, (), 2), (2, {20}, None), (8, (), None)], ids=["noise", "change", "long"]
+)
+def test_an_alarm_that_nothing_explains_and_that_ends_at_once_is_taken_back(
+    slow: int, changed: Collection[int], odd: int | None
+) -> None:
+    times_s = wobble(20) + wobble(slow, 11.5)
+    assert finding_of(times_s, changed).state in ("new", "open")
+    ends = [finding_of(times_s + wobble(count), changed) for count in (1, 2, 3)]
+    told = next(found for found in ends if found and found.state == "recovered")
+    assert told.odd_nights == odd
+
+
+def test_an_alarm_is_taken_back_when_later_nights_scatter_as_much() -> None:
+    """The first nights hardly scatter; those after the alarm lie on both sides of them."""
+    times_s = [*wobble(12), 10.6, 10.6, 10.5, 9.4, 10.5, 9.5, 10.6, 9.4, 10.4, 9.5, 9.6]
+    states = [
+        (found.state, found.odd_nights) if found else None for found in map(finding_of, prefixes(times_s))
+    ]
+    assert ("new", None) in states
+    assert states[-4:] == [("recovered", 8), None, None, None]
+
+
+def prefixes(times_s: list[float]) -> list[list[float]]:
+    return [times_s[: count + 1] for count in range(12, len(times_s))]

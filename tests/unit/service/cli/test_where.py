@@ -65,7 +65,21 @@ def test_a_price_and_tokens_give_days_device_hours_and_cost(asap: Asap) -> None:
     assert failing["days"] == pytest.approx(run["days"] / failing["goodput"])
     assert 0.9 < failing["goodput"] < 1
     assert asap("predict", scenario | {"run": None}, "--json").answer["run"] is None
+    words = ("--tokens", "1T", "--failures", "50000", "--checkpoint-s", "30")
+    flagged = asap("predict", scenario | {"run": None}, *words)
+    minutes = failing["checkpoint_interval_s"] / 60
+    assert f"with a checkpoint every {minutes:.3g} minutes" in flagged.out
     assert "to 1T tokens" in asap("optimize", scenario).out
+
+
+def test_clusters_of_which_some_have_no_price_are_compared_in_device_hours(
+    asap: Asap, files: tuple[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "mixed.csv").write_text("devices,price_per_device_hour\n64 x H100,\n64 x B200,5\n")
+    words = ("where", files[0], "--tokens", "1T", "--clusters", str(tmp_path / "mixed.csv"))
+    fast, slow = (json.loads(line) for line in asap(*words, "--json").out.splitlines())
+    assert slow["prediction"]["run"]["device_hours"] > fast["prediction"]["run"]["device_hours"]
+    assert (fast["is_on_front"], slow["is_on_front"]) == (True, False)
 
 
 @pytest.mark.parametrize(

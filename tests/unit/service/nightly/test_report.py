@@ -6,7 +6,8 @@ from contextlib import closing
 import pytest
 
 from service.db.engine import open_database
-from service.schedules.deliver import chat_message
+from service.render.nightly import day
+from service.schedules.deliver import chat_message, make_message
 from service.schedules.report import (
     html_overview,
     html_workload,
@@ -17,7 +18,7 @@ from service.schedules.review import run_night
 from service.settings import Settings
 from tests.unit.service.nightly.builders import Nights, add_night, add_nights, policy, workload
 from tests.unit.service.web.browsing import Page
-from tools.nightly.result import NightReport
+from tools.nightly.result import NightReport, report_of
 
 HOSTILE = "</title><script>alert(1)</script>\"'<img src=x onerror=y>|`&<!here>"
 
@@ -65,6 +66,21 @@ def test_markdown_keeps_its_table_whatever_the_names_are(report: NightReport) ->
     for page in (text, markdown_workload(report.workloads[0], report.at)):
         assert "script" in page  # the names are there
         assert "<script>" not in page
+
+
+def test_a_quiet_night_is_one_line_everywhere(report: NightReport) -> None:
+    found = next(result for result in report.workloads if result.status == "quiet")
+    assert not report_of([found], "Nightly", 0, "r1", "0.3", 0).is_uneventful, "it ran a session"
+    quiet = [found.model_copy(update={"reoptimized": None})]
+    night = report_of(quiet, "Nightly", report.at, "r1", "0.3", report.at)
+    line = f"Nightly, {day(night.at)}: 1 workload: 1 quiet; 1 with a faster plan"
+    assert markdown_overview(night).startswith(line)
+    assert markdown_overview(night).count("\n") == 1
+    message = json.loads(chat_message(night, "https://asap.example/nights/1"))
+    assert [block["text"]["text"].count("\n") for block in message["blocks"]] == [0]
+    mail = make_message("asap@example.com", "team@example.com", night, "r1")
+    assert not mail.is_multipart()
+    assert mail["Subject"].startswith(line)
 
 
 def test_a_chat_message_mentions_nobody_and_fits(report: NightReport) -> None:
