@@ -733,7 +733,7 @@ class Place(TypedDict):
     plan: NotRequired[Plan | None]
     prediction: NotRequired[Prediction | None]
     is_on_front: NotRequired[bool]
-    """No other is both faster and cheaper."""
+    """No other is both faster and cheaper (in device-hours unless all have prices)."""
     reason: NotRequired[str | None]
     """Why nothing runs there."""
 
@@ -1632,7 +1632,8 @@ class TrialPrediction(TypedDict):
 class TwoRuns(TypedDict):
     """Today against the proposal on the cluster."""
 
-    commands: list[str]
+    launch: str
+    commands: NotRequired[list[str]]
     warmup_steps: int
     steps: int
     meaning: str
