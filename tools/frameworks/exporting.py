@@ -8,13 +8,11 @@ from typing import TypeAlias, TypeVar
 import yaml
 
 from tools.errors import InputError
-from tools.hardware import get_device
 from tools.physics.traits import framework_traits
 from tools.scenario import Plan, Scenario
 from tools.scenario.frameworks import framework_names
-from tools.scenario.levers import PLAN_SETTINGS, Lever, SettingValue, framework_levers, offered_levers
-from tools.scenario.recipes import with_recipe
-from tools.scenario.spec import TrainingSpec
+from tools.scenario.levers import PLAN_SETTINGS, Lever, SettingValue, framework_levers
+from tools.scenario.recipes import run_training
 
 Setting: TypeAlias = "bool | int | float | str | Sequence[str] | Mapping[str, Setting] | None"
 """A value in a configuration file; a mapping is a section."""
@@ -90,32 +88,29 @@ def chosen_levers(scenario: Scenario, framework: str) -> tuple[Lever, ...]:
     """The levers that a configuration must state so that what runs is what is priced.
 
     Those that the scenario states, and those that the cost model takes for granted although the framework
-    does otherwise by default; only as far as release, device and plan allow them.
+    does otherwise by default; only as far as device and plan, and for what is stated the release, allow them.
     """
     t = scenario.training.model_copy(update={"framework": framework})
     scenario = scenario.model_copy(update={"training": t})
-    stated, traits, is_moe = stated_settings(scenario), framework_traits(framework), scenario.model.is_moe
-    set_by_recipe = priced_training(scenario)
-    priced: dict[str, SettingValue] = {
-        "overlap_tensor_communication": traits.overlaps_tensor_traffic(t),
-        "overlap_gradient_communication": traits.overlaps_data_traffic(t),
-        "cuda_graph": set_by_recipe.cuda_graph or "none",
-        "fused_loss": traits.has_fused_loss(t),
-        **({"moe_dispatcher": set_by_recipe.moe_dispatcher or "alltoall"} if is_moe else {}),
-        **stated,
+    stated, traits, run = stated_settings(scenario), framework_traits(framework), run_training(scenario)
+    by_itself: dict[str, SettingValue] = {
+        "overlap_tensor_communication": traits.overlaps_tensor_traffic(run),
+        "overlap_gradient_communication": traits.overlaps_data_traffic(run),
+        "cuda_graph": "none",
+        "fused_loss": traits.has_fused_loss(run),
+        **({"moe_dispatcher": "alltoall"} if scenario.model.is_moe else {}),
     }
+    running = scenario.model_copy(update={"training": run})
+    priced = by_itself | stated_settings(running)
     return tuple(
         lever
-        for lever in offered_levers(scenario)
+        for lever in framework_levers(framework)
         if priced.get(lever.setting) == lever.value
+        and lever.runs_on(scenario.cluster.device)
         and (lever.setting in stated or not lever.is_default)
-        and lever.suits(scenario)
+        and (lever.is_released(t) or priced[lever.setting] != {**by_itself, **stated}.get(lever.setting))
+        and lever.suits(running)
     )
-
-
-def priced_training(scenario: Scenario) -> TrainingSpec:
-    fabric = scenario.cluster.fabric or get_device(scenario.cluster.device).traits.fabric
-    return with_recipe(scenario, fabric)
 
 
 def stated_settings(scenario: Scenario) -> dict[str, SettingValue]:

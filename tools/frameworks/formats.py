@@ -10,7 +10,7 @@ from tools.frameworks.accelerate import Accelerate
 from tools.frameworks.automodel import Automodel
 from tools.frameworks.axolotl import Axolotl
 from tools.frameworks.deepspeed import DeepSpeed
-from tools.frameworks.exporting import Export, ExportJob, chosen_levers, priced_training
+from tools.frameworks.exporting import Export, ExportJob, chosen_levers
 from tools.frameworks.format import OTHER_KINDS, OTHER_LAUNCHERS, Format, UnknownFile
 from tools.frameworks.huggingface import HuggingFace
 from tools.frameworks.importing import ImportedScenario, ImportOptions, assemble, missing
@@ -27,7 +27,7 @@ from tools.frameworks.trl import Trl
 from tools.frameworks.veomni import VeOmni
 from tools.scenario import PlanColumns, PlanFacts, Scenario, check_plan, did_you_mean, get_framework
 from tools.scenario.frameworks import framework_name
-from tools.scenario.recipes import recipe_settings
+from tools.scenario.recipes import TRAINING_SETTINGS, recipe_settings, run_training
 from tools.scenario.spec import CARRIED_FIELDS, PLAN_ROLES
 
 REGISTRY: dict[str, Format] = {
@@ -83,8 +83,8 @@ def export_plan(scenario: Scenario, format: str) -> Export:
 def _as_priced(scenario: Scenario, target: Format, framework: str | None) -> Scenario:
     """With what a published recipe sets and the format says: what runs is what is priced."""
     t = scenario.training.model_copy(update={"framework": framework or scenario.training.framework})
-    priced = priced_training(scenario.model_copy(update={"training": t}))
-    found = {name: getattr(priced, name) for name in target.says if getattr(t, name) is None}
+    run = run_training(scenario.model_copy(update={"training": t}))
+    found = {name: getattr(run, name) for name in TRAINING_SETTINGS if getattr(t, name) is None}
     changed = {name: value for name, value in found.items() if value not in (None, False, "none", "fp32")}
     return scenario.model_copy(update={"training": scenario.training.model_copy(update=changed)})
 

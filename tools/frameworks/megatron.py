@@ -61,7 +61,7 @@ OFFLOADED_MODULES = ("core_attn", "attn_proj")
 OFFLOADED_EXPERT_MODULES = ("expert_fc1", "moe_act")
 LOW_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
 NEVER_QUANTIZED = frozenset({"lm_head", "router"})
-"""Products that Megatron keeps in bf16 whatever the recipe."""
+"""Products that Megatron keeps in bf16 by itself."""
 LENGTHS = ("decoder_seq_length", "total_seq_length", "seq_length", "encoder_seq_length")
 """The decoder's comes first: in multimodal runs `seq_length` is that of the image."""
 OTHER_SCRIPTS = {
@@ -267,7 +267,7 @@ def _offload_arguments(job: ExportJob) -> SettingsTree:
 def setting_notes(job: ExportJob) -> list[str]:
     t, arguments = job.scenario.training, setting_arguments(job)
     scope, offloaded = t.precision_scope or PrecisionScope(), arguments.get("offload_modules")
-    modules = ", ".join(sorted({*scope.bf16, *scope.mxfp8} - NEVER_QUANTIZED))
+    modules = ", ".join(sorted({*scope.bf16, *scope.mxfp8} - ({*scope.bf16} & NEVER_QUANTIZED)))
     has_layers, has_offload = "first_last_layers_bf16" in arguments, "cpu_offloading_num_layers" in arguments
     notes = (
         (scope.bf16_last_layers and not has_layers, "bf16_last_layers of precision_scope is left out: it is "

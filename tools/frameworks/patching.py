@@ -17,6 +17,7 @@ from tools.frameworks.importing import ImportOptions
 from tools.frameworks.trainer import DEEPSPEED
 from tools.scenario import Scenario, did_you_mean, parse_scenario
 from tools.scenario.levers import Lever, SettingValue, offered_levers
+from tools.scenario.recipes import run_training
 from tools.scenario.spec import FULL_SHARDING
 
 LINE = re.compile(r"[^\n]*\n|[^\n]+")
@@ -234,8 +235,9 @@ def _levers(
 
     def suiting(scenario: Scenario, values: dict[str, SettingValue]) -> tuple[Lever, ...]:
         offered = offered_levers(scenario) if target.has_levers else ()
+        running = scenario.model_copy(update={"training": run_training(scenario)})
         return tuple(
-            each for each in offered if values.get(each.setting) == each.value and each.suits(scenario)
+            each for each in offered if values.get(each.setting) == each.value and each.suits(running)
         )
 
     old, new = suiting(today, stated), suiting(changed, wanted)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tools.physics.arithmetic import ceil, clip, is_any, maximum, minimum, number, where
+from tools.physics.arithmetic import clip, is_any, maximum, minimum, number, where
 from tools.physics.inputs import Array, Coefficients, Inputs
 
 PROXY_START_S = 0.3e-3
@@ -34,12 +34,21 @@ def place(x: Inputs, size: Array, stride: Array, domain: Array | None = None) ->
     """Where a group lies; `domain` replaces the devices that fast links join."""
     inside = clip(np.floor((x.scale_up_size if domain is None else domain) / stride), 1.0, size)
     link_share = number(1.0)
-    if is_any(x.torus_dimensions):  # a ring along one axis of a torus has the links of that axis only
-        dimensions = maximum(x.torus_dimensions, 1.0)
-        side = maximum(minimum(x.scale_up_size, x.devices), 2.0) ** (1.0 / dimensions)
-        axes = ceil(np.log(maximum(inside, 2.0)) / np.log(maximum(side, 2.0)) - 1e-9)
-        link_share = where(x.torus_dimensions > 0, minimum(axes / dimensions, 1.0) * x.torus_links, 1.0)
+    if is_any(x.torus_dimensions):
+        link_share = where(x.torus_dimensions > 0, _axes(x, inside) / maximum(x.torus_dimensions, 1.0), 1.0)
     return Group(size, inside, size / inside, link_share)
+
+
+def _axes(x: Inputs, ranks: Array) -> Array:
+    """Axes whose links so many neighbours use: a ring along one axis of a torus has the links of that axis
+    only, and takes the longest first. An axis of two chips has both its links to the same neighbour, which a
+    ring uses one way (How to Scale Your Model, jax-ml.github.io/scaling-book, sharding and tpus)."""
+    axes, joined = number(0.0), number(1.0)
+    for side in (x.torus_longest, x.torus_middle, x.torus_shortest):
+        links = where(side > 2, 1.0, where(side > 1, 0.5, 0.0))
+        axes = axes + where(joined < maximum(ranks, 2.0) - 1e-9, links, 0.0)
+        joined = joined * maximum(side, 1.0)
+    return maximum(axes, 0.5)
 
 
 def slice_devices(x: Inputs) -> Array:

@@ -8,13 +8,13 @@ import numpy as np
 
 from tools.hardware import Device, get_device
 from tools.physics.arithmetic import number
-from tools.physics.inputs import Array, Inputs, RowKeys
+from tools.physics.inputs import VERSION_FIELDS, Array, Inputs, RowKeys
 from tools.physics.mixers import layer_facts
 from tools.physics.sizes import count_parameters
 from tools.physics.traits import CONTEXT_EXCHANGES, FUSED_DISPATCHERS, framework_traits, held_bytes
 from tools.scenario import ClusterSpec, ModelSpec, PlanColumns, Scenario
 from tools.scenario.limits import scale_up_size
-from tools.scenario.recipes import TUNED_FABRICS, with_recipe
+from tools.scenario.recipes import TUNED_FABRICS, run_trainings, scenario_fabric
 from tools.scenario.spec import PLAN_ROLES, Fabric, LoraSpec, TrainingSpec
 
 GEMM_BYTES = {
@@ -34,6 +34,8 @@ CLOCK_BY_POWER = 1.0 / 3.0
 so the exponent lies between 1/3 and 1/2."""
 UNFUSED_KERNELS = 2.0
 """Launches without fused attention, norms and dropout over those with them: Megatron-LM of 2022."""
+MAX_TORUS = 3
+"""Axes of a torus (`Device.torus_dimensions`)."""
 PROXY_MESSAGE_S = 2 * 0.4e-6
 """A CPU thread posts each token's message and, as EFA delivers out of order, a signal after it (NVSHMEM's
 libfabric transport: DeepEP pull request 574). A post takes 0.15 us (UCCL-EP's threads, arXiv 2512.19849: 7 kB
@@ -90,16 +92,11 @@ STORED_BYTES = {4: (4.0 + 0.127) / 8.0, 8: 1.0}
 2305.14314, section 3); the scales of 8 bits, one per row, are left out (LLM.int8(), arXiv 2208.07339)."""
 
 
-def cluster_fabric(cluster: ClusterSpec, device: Device) -> Fabric:
-    """As stated, or what the device's own systems have."""
-    return cluster.fabric or device.traits.fabric
-
-
 def crossed_fabric(cluster: ClusterSpec) -> Fabric | None:
     """The fabric that a job on the whole cluster crosses; None if fast links join all its devices."""
     device = scenario_device(cluster)
     is_inside = cluster.num_devices <= scale_up_size(cluster, device)
-    return None if is_inside else cluster_fabric(cluster, device)
+    return None if is_inside else cluster.fabric or device.traits.fabric
 
 
 def encode(scenarios: Sequence[Scenario]) -> tuple[Inputs, RowKeys]:
@@ -108,13 +105,16 @@ def encode(scenarios: Sequence[Scenario]) -> tuple[Inputs, RowKeys]:
     plans = [s.plan for s in scenarios if s.plan is not None]
     if len(plans) < len(scenarios):
         raise ValueError("a scenario without a plan cannot be predicted")
-    rows = [_workload_facts(s, device) for s, device in zip(scenarios, devices, strict=True)]
     columns = _plan_facts(PlanColumns.of(plans))
+    rows = [
+        _workload_facts(s, device, PlanColumns.of([plan]))
+        for s, device, plan in zip(scenarios, devices, plans, strict=True)
+    ]
     keys = RowKeys(
         [d.generation for d in devices], [d.name for d in devices], [s.training.framework for s in scenarios]
     )
     if len(rows) == 1:
-        facts = {name: number(value) for name, value in rows[0].items()}
+        facts = {name: number(float(value)) for name, value in rows[0].items()}
         return Inputs(**facts, **{name: column[0] for name, column in columns.items()}), keys
     facts = {name: np.array([row[name] for row in rows], dtype=np.float64) for name in rows[0]}
     return Inputs(**facts, **columns), keys
@@ -123,7 +123,10 @@ def encode(scenarios: Sequence[Scenario]) -> tuple[Inputs, RowKeys]:
 def encode_plans(scenario: Scenario, plans: PlanColumns) -> tuple[Inputs, RowKeys]:
     """Many plans of one scenario: scalars for the workload, arrays for the plans."""
     device = scenario_device(scenario.cluster)
-    scalars = {name: number(value) for name, value in _workload_facts(scenario, device).items()}
+    workload = _workload_facts(scenario, device, plans)
+    scalars = {
+        name: value if isinstance(value, np.ndarray) else number(value) for name, value in workload.items()
+    }
     keys = RowKeys([device.generation], [device.name], [scenario.training.framework])
     return Inputs(**scalars, **_plan_facts(plans)), keys
 
@@ -145,10 +148,24 @@ def scenario_device(cluster: ClusterSpec) -> Device:
     return get_device(cluster.device, cluster.overrides)
 
 
-def _workload_facts(s: Scenario, device: Device) -> dict[str, float]:
-    """Everything but the plan."""
+def _workload_facts(s: Scenario, device: Device, plans: PlanColumns) -> dict[str, float | Array]:
+    """Everything but the plans; numbers, but for what recipes set and not every plan can run."""
     model = {**model_facts(s.model), **layer_facts(s.model, s.training.seq_len)}
-    return {**model, **cluster_facts(s, device), **training_facts(s, device)}
+    trainings, version = run_trainings(s, plans)
+    (number, training), *others = trainings.items()
+    facts: dict[str, float | Array] = {
+        **model, **cluster_facts(s, device), **training_facts(s, training, device), "version": number
+    }  # fmt: skip
+    if not others:
+        return facts
+    tables = {name: np.full(max(trainings) + 1, facts[name]) for name in VERSION_FIELDS}
+    for number, training in others:
+        for name, value in training_facts(s, training, device).items():
+            if name in tables:
+                tables[name][number] = value
+            elif value != facts[name]:
+                raise AssertionError(f"{name} differs by version: it belongs to VERSION_FIELDS")
+    return facts | {name: table[version] for name, table in tables.items()} | {"version": version * 1.0}
 
 
 @lru_cache(maxsize=256)
@@ -192,13 +209,13 @@ def cluster_facts(s: Scenario, device: Device) -> dict[str, float]:
     half = next(device.peak_flops[name] for name in ("bf16", "fp16", "fp32") if name in device.peak_flops)
     peak = device.peak_flops[precision]
     topology, usual = s.cluster.topology, FABRICS[device.traits.fabric]
-    fabric = FABRICS[cluster_fabric(s.cluster, device)]
-    torus, links = device.torus_dimensions, 1.0
-    if topology and topology.torus_dimensions and torus:  # axes of the slice that are longer than one chip
-        sides = [side for side in topology.torus_dimensions if side > 1]
-        # an axis of two chips has both its links to the same neighbour, which a ring uses one way
-        links = min(sum(0.5 if side == 2 else 1.0 for side in sides) / torus, 1.0) or 1.0
-        torus = max(len(sides), 1)
+    fabric = FABRICS[scenario_fabric(s)]
+    torus = device.torus_dimensions
+    sides = sorted(topology.torus_dimensions or (), reverse=True) if topology and torus else []
+    if torus and not sides:  # a slice is as near to a cube as may be
+        slice_size = min(scale_up_size(s.cluster, device), s.cluster.num_devices)
+        sides = [slice_size ** (1.0 / torus)] * torus
+    longest, middle, shortest = (*sides, *[1.0] * MAX_TORUS)[:MAX_TORUS]
     # share of its peak clock that a part with less power per FLOP/s than an H100 sustains
     power_share = min(1.0, device.power_w / half / POWER_OF_FULL_CLOCK) ** CLOCK_BY_POWER
     return {
@@ -219,7 +236,9 @@ def cluster_facts(s: Scenario, device: Device) -> dict[str, float]:
         "host_state": fabric.host_state / usual.host_state,
         "scale_up_size": scale_up_size(s.cluster, device),
         "torus_dimensions": torus,
-        "torus_links": links,
+        "torus_longest": longest,
+        "torus_middle": middle,
+        "torus_shortest": shortest,
         "scatter_passes": device.collectives.reduce_scatter_passes,
         "flat_rings": float(device.collectives.is_flat),
         "launch_s": device.launch_overhead_s,
@@ -229,12 +248,13 @@ def cluster_facts(s: Scenario, device: Device) -> dict[str, float]:
     }
 
 
-def training_facts(s: Scenario, device: Device) -> dict[str, float]:
-    fabric, traits = cluster_fabric(s.cluster, device), framework_traits(s.training.framework)
-    t = with_recipe(s, fabric)
+def training_facts(s: Scenario, t: TrainingSpec, device: Device) -> dict[str, float]:
+    """Of the training that runs: as stated, and what the framework sets beside it."""
+    fabric, traits = scenario_fabric(s), framework_traits(t.framework)
     is_fused = t.moe_dispatcher in FUSED_DISPATCHERS
     posted = "gpu" if fabric in TUNED_FABRICS else "host-proxy"
-    transport = t.moe_transport or (posted if is_fused else "nccl")
+    stated = None if is_fused and t.moe_transport == "nccl" else t.moe_transport
+    transport = stated or (posted if is_fused else "nccl")  # fused kernels post messages themselves
     is_fa2 = t.flash_attention and traits.attention_kernel == "fa2"
     value_bytes = 4.0 if t.precision == "fp32" else 2.0
     eighths = t.precision_scope.mxfp8 if t.precision_scope else ()
@@ -305,16 +325,17 @@ def scope_facts(t: TrainingSpec, m: ModelSpec, device: Device) -> dict[str, floa
     as the share that takes as long at the device's peaks."""
     scope = t.precision_scope
     if scope is None:
-        return dict.fromkeys(WIDE_MODULES, 0.0)
+        return {**dict.fromkeys(WIDE_MODULES, 0.0), "wide_head": 1.0}
     peaks, predicting = device.peak_flops, m.num_nextn_layers
     own, half, eighth = (1.0 / peaks.get(name, peaks[t.precision]) for name in (t.precision, "bf16", "mxfp8"))
     between = (eighth - own) / (half - own) if half > own else 0.0
     layers = m.num_hidden_layers + predicting
     always = (scope.bf16_last_layers + predicting * ("mtp" in scope.bf16)) / layers
-    return {
+    shares = {
         name: 1.0 if module in scope.bf16 else max(min(always, 1.0), between * (module in scope.mxfp8))
         for name, module in WIDE_MODULES.items()
     }
+    return {**shares, "wide_head": between if "lm_head" in scope.mxfp8 else 1.0}
 
 
 def graph_facts(t: TrainingSpec, m: ModelSpec) -> dict[str, float]:

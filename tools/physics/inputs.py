@@ -22,10 +22,18 @@ RowSelection = slice | Indices
 
 LAYER_FIELDS = (
     *("tp", "pp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel"),
-    *("recompute", "recompute_layers", "recompute_modules"),
+    *("recompute", "recompute_layers", "recompute_modules", "version"),
 )
-"""Fields of a plan that the cost of a layer and a micro-batch depends on."""
-SHARDING_FIELDS = ("tp", "pp", "cp", "ep", "etp", "dp", "dp_shard", "zero_stage", "reshard_after_forward")
+"""Fields of a plan that the cost of a layer and a micro-batch depends on, and the settings it runs."""
+VERSION_FIELDS = frozenset({
+    "tensor_overlap", "expert_overlap", "has_fused_dispatch", "message_s", "has_cuda_graph",
+    "graphed_layers", "graphed_experts", "is_compiled", "optimizer_bytes", "held_optimizer_bytes",
+    "offloaded_share",
+})  # fmt: skip
+"""What differs by the settings that a plan can run (`run_trainings`); rows of a version agree in all."""
+SHARDING_FIELDS = (
+    *("tp", "pp", "cp", "ep", "etp", "dp", "dp_shard", "zero_stage", "reshard_after_forward", "version"),
+)
 """Fields of a plan that a rank's parameters and their traffic depend on."""
 MIN_ROWS = 64
 """With fewer rows, telling kinds apart takes longer than it saves."""
@@ -159,7 +167,9 @@ class Inputs(Columns):
     host_state: Array
     scale_up_size: Array
     torus_dimensions: Array
-    torus_links: Array
+    torus_longest: Array
+    torus_middle: Array
+    torus_shortest: Array
     scatter_passes: Array
     flat_rings: Array
     launch_s: Array
@@ -181,6 +191,7 @@ class Inputs(Columns):
     wide_latent: Array
     wide_mixer_in: Array
     wide_mixer_out: Array
+    wide_head: Array
     flash: Array
     trained_share: Array
     stored_bytes: Array
@@ -221,6 +232,8 @@ class Inputs(Columns):
     graphed_layers: Array
     graphed_experts: Array
     fuses_loss: Array
+    version: Array
+    """Rows of one scenario with the same number run the same settings."""
     # plan, by the names of its own fields; `encode` fills them from its columns
     tp: Array
     pp: Array
@@ -343,7 +356,7 @@ def _kinds(x: Inputs, names: tuple[str, ...]) -> Kinds | None:
     if rows < MIN_ROWS:
         return None
     arrays = set(x.arrays)
-    if not arrays <= PLAN_ROLES.keys():
+    if not arrays <= PLAN_ROLES.keys() | VERSION_FIELDS | {"version"}:
         return None
     kind, count = np.zeros(rows, dtype=np.intp), 1
     for name in names:

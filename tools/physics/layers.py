@@ -19,6 +19,8 @@ COMPILED_TRAFFIC = 0.75
 MIXER_PASSES = 6.0
 """Over what a token mixer projects, read or written: copies, convolution, gate, norm (read off
 runs/mb-nemotron3)."""
+GATHERED_PASSES = 2.0
+"""Zeros and sums of the gathering dispatcher, each written once (Megatron-Core, token_dispatcher.py)."""
 CAST_BYTES = 4.0
 """Per value that is cast to 8 or 4 bits: one read, two writes (Transformer Engine, cast and transpose)."""
 PERMUTATION_PASSES = 4.0
@@ -112,12 +114,15 @@ def mlp_block(x: Inputs, c: Coefficients, width: Array, wide: Array) -> Work:
 
 
 def expert_block(x: Inputs, c: Coefficients) -> Work:
-    """Router, token permutation, routed experts (grouped GEMM) and shared experts of one layer."""
+    """Router in 16 bits, token permutation, routed experts (grouped GEMM), shared experts of one layer."""
     held, rows, width = routed(x)
     up_f, up_b = linear_s(x, c, rows / held, width * x.up_matrices, x.moe_hidden, x.wide_experts)
     down_f, down_b = linear_s(x, c, rows / held, x.moe_hidden, width, x.wide_experts)
     scale = held / grouped_ratio(x, c)
     forward, backward = (up_f + down_f) * scale, (up_b + down_b) * scale
+    tokens = x.tokens / x.sequence_parallel_degree
+    router_f, router_b = linear_of_s(x, c, tokens, x.experts, x.hidden, low_precision=False)
+    forward, backward = forward + router_f, backward + router_b
     is_latent = x.moe_hidden < x.hidden
     if is_any(is_latent):  # products that bring tokens to the experts' narrower width and back
         in_f, in_b = linear_s(x, c, x.tokens, x.moe_hidden / x.tp, x.hidden, x.wide_latent)
@@ -127,8 +132,11 @@ def expert_block(x: Inputs, c: Coefficients) -> Work:
     elements = (
         rows * x.moe_hidden * PERMUTATION_PASSES
         + rows * (x.up_matrices + 1.0) * width
-        + x.tokens * 5.0 * x.hidden / x.sequence_parallel_degree
+        + tokens * 5.0 * x.hidden
     )
+    if is_any(x.gathers_tokens):  # its results are added up at the size of all gathered tokens
+        gathered = x.tokens / x.tp * x.etp * x.ep * x.moe_hidden * GATHERED_PASSES
+        elements = elements + where(x.gathers_tokens > 0, gathered, 0.0)
     cast = rows * (x.moe_hidden + width)
     work = _with_traffic(x, c, forward, backward, elements, cast, last=down_f * scale)
     if not is_any(x.shared_ffn):
@@ -149,8 +157,11 @@ def grouped_ratio(x: Inputs, c: Coefficients) -> Array:
 
 
 def head_block(x: Inputs, c: Coefficients) -> Work:
-    """The output projection, kept in 16 bits under fp8 and fp4, and the cross-entropy over the vocabulary."""
+    """The output projection, in 16 bits under fp8 and fp4 unless a recipe has it in 8, and the cross-entropy
+    over the vocabulary."""
     forward, backward = linear_of_s(x, c, x.tokens, x.vocab / x.tp, x.hidden, low_precision=False)
+    if is_any(x.wide_head < 1):
+        forward, backward = linear_s(x, c, x.tokens, x.vocab / x.tp, x.hidden, x.wide_head)
     logits_bytes = x.tokens * x.vocab / x.tp * 4.0
     loss_forward, loss_backward = (
         logits_bytes * where(x.fuses_loss > 0, fused, LOSS_PASSES) / x.memory_bandwidth

@@ -214,6 +214,9 @@ def layer_activity(x: Inputs, s: MemorySettings) -> LayerActivity:
     # receive buffers of tensor, context and expert exchanges: a few hidden states
     hidden_state = x.tokens * x.hidden * x.value_bytes
     routed = where(x.ep > 1, x.experts_per_token / x.tp, 0.0) * hidden_state * x.imbalance
+    if is_any(x.gathers_tokens):  # every token of the group, and as many results
+        gathered = where(x.ep > 1, x.ep * x.etp / x.tp, 0.0) * hidden_state
+        routed = where(x.gathers_tokens > 0, routed + gathered, routed)
     per_logit = where(x.is_compiled > 0, s.compiled_logits_bytes, s.logits_bytes)
     per_logit = where(x.tp > 1, s.split_logits_bytes, per_logit)
     return LayerActivity(

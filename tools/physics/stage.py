@@ -84,8 +84,9 @@ def layer_time(x: Inputs, c: Coefficients, moe_share: Array) -> StageTime:
     if is_any(stated):
         selective = where(stated, _modules_s(x, c, moe_share, core_forward, mlp, experts), selective)
     launched = where(stated, MODULES_LAUNCHED, maximum(x.selective_share, CORE_LAUNCHED))
-    # A pair of tensor-parallel messages for each part of a layer, both ways, and again if it is recomputed.
-    pairs = 2.0 - moe_share + x.mixing_offset + x.dense_offset
+    # A pair of tensor-parallel messages for each part of a layer, both ways, and again if it is recomputed;
+    # of a layer with experts only the shared ones have it.
+    pairs = 2.0 - moe_share * where(x.shared_ffn > 0, 0.0, 1.0) + x.mixing_offset + x.dense_offset
     pairs = 2.0 * pairs + full * maximum(pairs - x.stops_early, 0.0)
     # Rings of keys and values run under the attention core; other mixers exchange heads for tokens.
     window = core_forward * (1.0 + BACKWARD_ATTENTION_FLOPS) / maximum(x.attention_share, 1e-9)

@@ -7,7 +7,7 @@ exports write them and imports read them back.
 """
 
 from collections.abc import Callable, Mapping
-from functools import cache
+from functools import cache, reduce
 from typing import Annotated
 
 import numpy as np
@@ -23,6 +23,7 @@ SettingValue = bool | str
 PLAN_SETTINGS = ("schedule", "recompute_modules")
 """Levers that are fields of the plan; all others are fields of `training`."""
 FULL_RECOMPUTE = encode_value("recompute", "full")
+NO_RECOMPUTE = encode_value("recompute", "none")
 NEEDS: Mapping[str, Callable[[PlanFacts], BoolArray]] = {
     "experts": lambda facts: np.asarray(facts.model.is_moe),
     "dense": lambda facts: np.asarray(not facts.model.is_moe),
@@ -37,6 +38,7 @@ NEEDS: Mapping[str, Callable[[PlanFacts], BoolArray]] = {
     "chunks": lambda facts: (facts.plan.pp > 1) & (facts.plan.vpp > 1),
     "chunks_if_piped": lambda facts: equals(facts.plan.pp, 1) | (facts.plan.vpp > 1),
     "keeps_layers": lambda facts: ~equals(facts.plan.recompute, FULL_RECOMPUTE),
+    "recomputes_nothing": lambda facts: facts.plan.recompute <= NO_RECOMPUTE,
     "half_precision": lambda facts: np.asarray(facts.training.precision != "fp32"),
     "unquantized": lambda facts: np.asarray(facts.training.precision in ("fp32", "fp16", "bf16")),
     "on_device": lambda facts: np.asarray(not facts.training.optimizer_offload),
@@ -61,7 +63,8 @@ class Lever(StrictModel):
     without_modules: Annotated[tuple[str, ...], FromList] = ()
     """Modules that must not be recomputed beside it."""
     is_searched: bool = True
-    """False: it changes numerics or what is measured, so it is written and read, never proposed."""
+    """False: it changes numerics or what is measured, or nobody has measured it, so it is written and read,
+    never proposed."""
     is_default: bool = False
     """What the framework does if its configuration says nothing."""
     writes: dict[str, bool | int | str] = Field(default_factory=dict)
@@ -79,19 +82,25 @@ class Lever(StrictModel):
         """Without a date the newest release is meant."""
         return training.software_date is None or training.software_date >= self.since
 
+    def runs_on(self, device: str) -> bool:
+        return not self.generations or get_device(device).generation in self.generations
+
     def fits(self, facts: PlanFacts) -> BoolArray:
         """The plans that meet all its needs."""
         fits: BoolArray = np.asarray(True)
         for need in self.needs:
             fits = fits & NEEDS[need](facts)
+        if self.without_modules and "recompute_modules" in facts.plan:
+            modules = encode_value("recompute_modules", self.without_modules)
+            fits = fits & equals(facts.plan.recompute_modules & modules, 0)
         return fits
 
     def suits(self, scenario: Scenario) -> bool:
         """Whether the scenario's own plan meets all its needs."""
-        plan = scenario.plan
-        if plan is None or {*self.without_modules} & {*(plan.recompute_modules or ())}:
+        if scenario.plan is None:
             return False
-        facts = PlanFacts(scenario.model, scenario.cluster, scenario.training, PlanColumns.of([plan]))
+        plans = PlanColumns.of([scenario.plan])
+        facts = PlanFacts(scenario.model, scenario.cluster, scenario.training, plans)
         return bool(np.all(self.fits(facts)))
 
 
@@ -103,9 +112,23 @@ def framework_levers(framework: str) -> tuple[Lever, ...]:
 
 def offered_levers(scenario: Scenario) -> tuple[Lever, ...]:
     """The levers that the scenario's framework has in its release and on its device; needs of plans aside."""
-    generation = get_device(scenario.cluster.device).generation
     return tuple(
         lever
         for lever in framework_levers(scenario.training.framework)
-        if lever.is_released(scenario.training) and (not lever.generations or generation in lever.generations)
+        if lever.is_released(scenario.training) and lever.runs_on(scenario.cluster.device)
     )
+
+
+@cache
+def _levers_and_needs(framework: str) -> tuple[Lever, ...]:
+    others = framework_table(framework).get("needs", [])
+    return framework_levers(framework) + tuple(read_row(Lever, framework, row) for row in others)
+
+
+def where_offered(setting: str, value: SettingValue | int, facts: PlanFacts) -> BoolArray:
+    """The plans that can run a value of a setting, whatever the release; all where the framework's data says
+    nothing of it. A number is how much of a switch."""
+    switched = value if isinstance(value, str) else bool(value)
+    levers = [lever for lever in _levers_and_needs(facts.training.framework) if lever.setting == setting]
+    levers = [lever for lever in levers if lever.value == switched and lever.runs_on(facts.cluster.device)]
+    return reduce(np.logical_or, [lever.fits(facts) for lever in levers]) if levers else np.asarray(True)

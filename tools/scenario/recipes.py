@@ -1,7 +1,8 @@
 """What a framework sets where a scenario leaves it open: `settings.*` in `kb_seed/recipes`.
 
 A recipe that the framework publishes for the model, device and precision comes first, in the newest release
-that `software_date` allows; then the framework's own defaults. Each setting carries its source.
+that `software_date` allows; then the framework's own defaults. Each setting carries its source, and a plan
+that cannot run it runs without: whatever prices, writes or names a setting asks `run_trainings`.
 """
 
 import tomllib
@@ -9,9 +10,14 @@ from collections.abc import Mapping
 from functools import cache, lru_cache
 from typing import Annotated, NamedTuple
 
+import numpy as np
+
 import kb_seed
 from tools.errors import DataError
+from tools.hardware import get_device
+from tools.scenario.columns import IntArray, PlanColumns, PlanFacts
 from tools.scenario.fields import FromList, StrictModel
+from tools.scenario.levers import SettingValue, where_offered
 from tools.scenario.model import ModelSpec
 from tools.scenario.spec import (
     CudaGraph,
@@ -30,6 +36,9 @@ from tools.scenario.spec import (
 
 CACHED = 4096
 TUNED_FABRICS = ("ib", "roce")
+NEAR_DEPTH = 1.25
+"""A model of the same widths and up to so many times the layers, or as many times fewer, takes the recipe:
+what its kernels and messages look like does not depend on depth. One that is cut down further is a test."""
 
 
 class RecipeSettings(StrictModel):
@@ -50,6 +59,16 @@ class RecipeSettings(StrictModel):
     precision_scope: PrecisionScope | None = None
 
 
+PLAN_DEPENDENT: Mapping[str, SettingValue] = {
+    "moe_dispatcher": "alltoall",
+    "overlap_moe_communication": False,
+    "overlap_tensor_communication": False,
+    "cuda_graph": "none",
+    "compile": False,
+    "optimizer_state": "fp32",
+    "activation_offload": False,
+}
+"""Settings that levers have needs for, and what a plan runs instead that does not meet them."""
 TRAINING_SETTINGS = tuple(name for name in RecipeSettings.model_fields if name in TrainingSpec.model_fields)
 
 
@@ -64,11 +83,13 @@ class ModelKey(StrictModel):
     num_experts: int = 0
     hybrid: bool = False
 
-    def fits(self, m: ModelSpec) -> bool:
+    def depth_ratio(self, m: ModelSpec) -> float:
+        """The model's layers over those that the recipe is for; 0: another model."""
         sizes = (m.hidden_size, m.num_experts, m.mixer is not None)
         is_as_wide = self.intermediate_size in (0, m.intermediate_size)
-        is_as_deep = self.num_hidden_layers in (0, m.num_hidden_layers)
-        return sizes == (self.hidden_size, self.num_experts, self.hybrid) and is_as_wide and is_as_deep
+        if sizes != (self.hidden_size, self.num_experts, self.hybrid) or not is_as_wide:
+            return 0.0
+        return m.num_hidden_layers / self.num_hidden_layers if self.num_hidden_layers else 1.0
 
 
 class DefaultRow(StrictModel):
@@ -108,6 +129,79 @@ class StatedSettings(NamedTuple):
 
     settings: RecipeSettings
     sources: Mapping[str, str]
+    of_model: frozenset[str] = frozenset()
+    """Those that are stated for the one model, not for whatever the framework trains."""
+
+
+class Assumption(NamedTuple):
+    """A setting that the scenario leaves open, what it is taken for, and who says so."""
+
+    name: str
+    value: object
+    source: str
+
+
+def assumed_settings(s: Scenario) -> tuple[Assumption, ...]:
+    """What a prediction of the scenario takes from recipes and defaults. Recipes are published for InfiniBand
+    and RoCE: on other fabrics the framework's own defaults are what runs."""
+    found, run = _found(s), run_training(s)
+    return tuple(
+        Assumption(name, value, found.sources[name])
+        for name, value in _opened(s.training, found.settings).items()
+        if getattr(run, name) == value
+    )
+
+
+def run_training(s: Scenario) -> TrainingSpec:
+    """The scenario's training with what its own plan runs where it says nothing."""
+    if s.plan is None:
+        return s.training.model_copy(update=_opened(s.training, _found(s).settings))
+    (training,) = run_trainings(s, PlanColumns.of([s.plan]))[0].values()
+    return training
+
+
+def run_trainings(s: Scenario, plans: PlanColumns) -> tuple[Mapping[int, TrainingSpec], IntArray]:
+    """The scenario's training with what the framework sets where it says nothing: a version for each set of
+    settings that some plan cannot run, by its number, and the number of each plan (one for all alike)."""
+    t, code = s.training, np.asarray(0)
+    opened = _opened(t, _found(s).settings)
+    if not opened:
+        return {0: t}, code
+    facts = PlanFacts(s.model, s.cluster, t.model_copy(update=opened), plans)
+    may_lack = [name for name, instead in PLAN_DEPENDENT.items() if opened.get(name, instead) != instead]
+    for bit, name in enumerate(may_lack):
+        code = code + np.where(where_offered(name, opened[name], facts), 0, 1 << bit)
+    made = dict[int, TrainingSpec]()
+    for number in np.unique(code).tolist() or [0]:
+        lost = {name: PLAN_DEPENDENT[name] for bit, name in enumerate(may_lack) if number >> bit & 1}
+        without = {"cuda_graph_scopes": None} if "cuda_graph" in lost else {}
+        made[number] = t.model_copy(update={**opened, **lost, **without})
+    return made, code
+
+
+def scenario_fabric(s: Scenario) -> Fabric:
+    """As stated, or what the device's own systems have."""
+    return s.cluster.fabric or get_device(s.cluster.device).traits.fabric
+
+
+def _found(s: Scenario) -> "StatedSettings":
+    t = s.training
+    device = s.cluster.device if scenario_fabric(s) in TUNED_FABRICS else ""
+    return recipe_settings(
+        t.framework, s.model, device, t.precision, t.software_date, lora=t.lora is not None
+    )
+
+
+def _opened(t: TrainingSpec, found: RecipeSettings) -> dict[str, SettingValue | int]:
+    """The settings found that the scenario leaves open."""
+    opened = {
+        name: value
+        for name in TRAINING_SETTINGS
+        if getattr(t, name) is None and (value := getattr(found, name)) is not None
+    }
+    if "cuda_graph" not in opened:  # scopes belong to the graphs that the same recipe has
+        opened.pop("cuda_graph_scopes", None)
+    return opened
 
 
 def recipe_settings(
@@ -120,33 +214,32 @@ def recipe_settings(
     lora: bool = False,
 ) -> StatedSettings:
     """What the framework sets at a date (None: the newest known) where the scenario says nothing."""
-    key = next((name for name, sizes in model_keys().items() if sizes.fits(model)), "")
-    return _settings(framework, key, model.is_moe, device, precision, software_date or "9999", lora)
-
-
-def with_recipe(s: Scenario, fabric: Fabric) -> TrainingSpec:
-    """The scenario's training with what the framework sets where it says nothing. Recipes are published for
-    InfiniBand and RoCE: on other fabrics the framework's own defaults are what runs."""
-    t = s.training
-    device = s.cluster.device if fabric in TUNED_FABRICS else ""
-    found = recipe_settings(
-        t.framework, s.model, device, t.precision, t.software_date, lora=t.lora is not None
-    ).settings
-    open_ones = {
-        name: value
-        for name in TRAINING_SETTINGS
-        if getattr(t, name) is None and (value := getattr(found, name)) is not None
+    key, depth = _model_key(model)
+    found = _settings(framework, key, model.is_moe, device, precision, software_date or "9999", lora)
+    if depth == model.num_hidden_layers:
+        return found
+    sources = {
+        name: f"{source} (for {depth} layers)" if name in found.of_model else source
+        for name, source in found.sources.items()
     }
-    if "cuda_graph" not in open_ones:  # scopes belong to the graphs that the same recipe has
-        open_ones.pop("cuda_graph_scopes", None)
-    return t.model_copy(update=open_ones) if open_ones else t
+    return found._replace(sources=sources)
+
+
+def _model_key(model: ModelSpec) -> tuple[str, int]:
+    """The model whose recipes are used, "" if none is near enough, and the layers that they are for."""
+    ratios = {name: sizes.depth_ratio(model) for name, sizes in model_keys().items()}
+    near = {name: ratio for name, ratio in ratios.items() if 1.0 / NEAR_DEPTH <= ratio <= NEAR_DEPTH}
+    if not near:
+        return "", model.num_hidden_layers
+    name = min(near, key=lambda name: abs(near[name] - 1.0))
+    return name, model_keys()[name].num_hidden_layers or model.num_hidden_layers
 
 
 @lru_cache(CACHED)
 def _settings(
     framework: str, key: str, is_moe: bool, device: str, precision: Precision, date: str, lora: bool
 ) -> StatedSettings:
-    values, sources = dict[str, object](), dict[str, str]()
+    values, sources, of_model = dict[str, object](), dict[str, str](), set[str]()
     stated: list[DefaultRow | RecipeRow] = [
         row
         for row in _data().defaults
@@ -166,8 +259,11 @@ def _settings(
             values.pop("cuda_graph_scopes", None)
         values |= found
         sources |= dict.fromkeys(found, row.source)
+        of_model = (
+            of_model | found.keys() if isinstance(row, RecipeRow) or row.models else of_model - found.keys()
+        )
     sources = {name: source for name, source in sources.items() if name in values}
-    return StatedSettings(RecipeSettings.model_validate(values), sources)
+    return StatedSettings(RecipeSettings.model_validate(values), sources, frozenset(of_model))
 
 
 def model_keys() -> Mapping[str, ModelKey]:

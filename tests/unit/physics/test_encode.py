@@ -50,14 +50,24 @@ def test_a_scenario_without_a_plan_is_not_a_row() -> None:
         encode([parse_scenario(given, need_plan=False)])
 
 
-def test_plans_of_one_scenario_are_encoded_as_the_scenarios_would_be() -> None:
-    scenes = [scene(tp=tp, pp=2, recompute=r) for tp, r in ((1, None), (2, "none"), (4, "full"))]
+@pytest.mark.parametrize(
+    "words",
+    [
+        {},
+        {"model": "deepseek-v3", "device": "gb200", "precision": "mxfp8", "ep": 8},
+    ],
+)
+def test_plans_of_one_scenario_are_encoded_as_the_scenarios_would_be(words: dict[str, object]) -> None:
+    """Also where a recipe sets what not all of the plans can run."""
+    plans = ((1, None), (2, "none"), (4, "full"))
+    scenes = [scene(**words, tp=tp, pp=2, vpp=tp, recompute=r) for tp, r in plans]
     together, _ = encode([s.scenario for s in scenes])
-    plans, _ = encode_plans(
+    columns, _ = encode_plans(
         scenes[0].scenario, PlanColumns.of([s.scenario.plan for s in scenes if s.scenario.plan])
     )
+    assert len(np.unique(together.version)) > 1
     for f in fields(Inputs):
-        expected, given = getattr(together, f.name), getattr(plans, f.name)
+        expected, given = getattr(together, f.name), getattr(columns, f.name)
         np.testing.assert_array_equal(np.broadcast_to(given, expected.shape), expected, err_msg=f.name)
 
 

@@ -3,6 +3,8 @@
 import pytest
 
 from tests.unit.physics.scenes import scene
+from tools.physics.arithmetic import ONE, number
+from tools.physics.collectives import place
 from tools.physics.step import step_terms
 
 Words = dict[str, object]
@@ -61,8 +63,19 @@ def test_named_modules_cost_no_more_than_the_whole_layer() -> None:
     assert named <= seconds(**words, recompute="full")
 
 
-@pytest.mark.parametrize(("sides", "share"), [([16, 1], 0.5), ([8, 2], 0.75), ([4, 4], 1.0)])
-def test_a_slice_has_the_links_of_its_axes(sides: list[int], share: float) -> None:
+@pytest.mark.parametrize(
+    ("sides", "ranks", "share"),
+    [
+        ([16, 1], 16, 0.5),
+        ([8, 2], 16, 0.75),
+        ([4, 4], 16, 1.0),
+        ([16, 1], 4, 0.5),
+        ([8, 2], 4, 0.5),
+        ([2, 8], 4, 0.5),
+        ([4, 4], 4, 0.5),
+    ],
+)
+def test_a_group_has_the_links_of_the_axes_that_it_spans(sides: list[int], ranks: int, share: float) -> None:
     words: Words = {"device": "tpu-v6e", "devices": 16, "framework": "maxtext", "zero_stage": 3, "batch": 16}
     x = scene("llama-3.1-8b", cluster={"topology": {"torus_dimensions": sides}}, **words).x
-    assert float(x.torus_links) == share
+    assert float(place(x, number(ranks), ONE).link_share) == share

@@ -1,8 +1,9 @@
 import pytest
+from pydantic import JsonValue
 
 from tools.scenario import parse_scenario
 from tools.scenario.model import ModelSpec
-from tools.scenario.recipes import recipe_settings
+from tools.scenario.recipes import StatedSettings, assumed_settings, recipe_settings
 from tools.scenario.spec import Precision
 
 SHAPES = {
@@ -79,3 +80,49 @@ def test_every_setting_of_the_newest_release_names_its_source() -> None:
             found = recipe_settings(framework, model(name), "h100-sxm-80gb", "bf16")
             assert found.sources.keys() == found.settings.model_fields_set
             assert found.sources
+
+
+def test_a_model_of_nearly_the_depth_takes_the_recipe_and_its_source_says_so() -> None:
+    def found(layers: int) -> StatedSettings:
+        near = model("Qwen3-30B").model_copy(update={"num_hidden_layers": layers})
+        return recipe_settings("megatron-core", near, "h100-sxm-80gb", "bf16")
+
+    assert found(47).settings == found(48).settings
+    assert found(47).sources["moe_dispatcher"].endswith("(for 48 layers)")
+    assert not found(47).sources["cuda_graph"].startswith("NVIDIA/Megatron-LM")
+    assert "layers" not in found(48).sources["moe_dispatcher"]
+    assert found(24).settings != found(48).settings, "a model cut in half is not what it is for"
+
+
+def test_a_plan_that_cannot_run_a_recipe_is_not_said_to() -> None:
+    given: dict[str, JsonValue] = {
+        "model": {
+            "num_hidden_layers": 48,
+            "hidden_size": 2048,
+            "num_experts": 128,
+            "num_experts_per_tok": 8,
+            "moe_intermediate_size": 768,
+            "intermediate_size": 6144,
+            "vocab_size": 151936,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 4,
+            "head_dim": 128,
+        },
+        "cluster": {"device": "h100-sxm-80gb", "num_devices": 8},
+        "training": {
+            "seq_len": 4096,
+            "global_batch_size": 8,
+            "precision": "bf16",
+            "framework": "megatron-core",
+        },
+    }
+
+    def assumed(**plan: JsonValue) -> dict[str, object]:
+        stated: dict[str, JsonValue] = {"dp": 8, "dp_shard": 8, "zero_stage": 1, "micro_batch_size": 1}
+        scenario = parse_scenario({**given, "plan": {**stated, "tp": 1, "pp": 1, "cp": 1, "ep": 8, **plan}})
+        return {entry.name: entry.value for entry in assumed_settings(scenario)}
+
+    graphed = {"cuda_graph": "scoped", "overlap_moe_communication": True}
+    assert assumed(recompute="none").items() >= graphed.items()
+    assert not assumed(recompute="full").keys() & {*graphed, "cuda_graph_scopes"}
+    assert not assumed(recompute="none", ep=1).keys() & {"moe_dispatcher", "overlap_moe_communication"}
