@@ -16,7 +16,7 @@ BARS: dict[house.Figure, float] = {
     house.prose_as_data: 0,
     house.import_cycles: 0,
 }
-MAX_LINES = 68_600
+MAX_LINES = 69_000
 """A stop against growing back: 0.2 had 65,955. The release may have 58,000 with all of its features."""
 
 UNTIDY: dict[house.Figure, str] = {
