@@ -10,6 +10,7 @@ from pydantic import AliasChoices, ConfigDict, Field, JsonValue
 from graph.headline import Headline
 from graph.request import Decision
 from tools.kb.entries import Source
+from tools.model.cluster_findings import ClusterFinding
 from tools.model.predict import Prediction
 from tools.recommend.hypotheses import Hypothesis
 from tools.recommend.report import (
@@ -219,6 +220,8 @@ class CalibrationUse(ClosedModel):
     baseline_without_s: float | None
     proposal_without_s: float
     """Step time of the first proposal as the general model predicts it."""
+    findings: tuple[ClusterFinding, ...] = ()
+    """What is odd about the runs, with what to measure; the gravest first."""
 
 
 class Report(ClosedModel):

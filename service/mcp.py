@@ -34,10 +34,9 @@ from tools.frameworks import patch_plan as change_file
 from tools.frameworks.formats import REGISTRY
 from tools.frameworks.start import start_scenario
 from tools.hardware import describe, device_names, get_device
+from tools.model.basis import ExplainedPrediction, explained
 from tools.model.logs import read_log
 from tools.model.near import nearest_runs
-from tools.model.predict import Prediction
-from tools.model.predict import predict as predict_all
 from tools.model.published import published_runs
 from tools.model.row_checks import check_rows
 from tools.model.run_tables import find_table, rows_of_table
@@ -270,9 +269,10 @@ class AssistantTools:
         self._count = 0
         self._reports: dict[str, tuple[Scenario, Report]] = {}
 
-    def predict(self, scenario: PlannedJson) -> Prediction:
-        """Predict the step time of a training plan: 80% interval, breakdown, memory, MFU, bottleneck."""
-        return predict_all([parse_scenario(scenario)])[0]
+    def predict(self, scenario: PlannedJson) -> ExplainedPrediction:
+        """Predict the step time of a training plan: 80% interval, breakdown, memory, MFU, bottleneck; the
+        nearest measured run, what would make it surer, and which settings were assumed."""
+        return explained(parse_scenario(scenario))
 
     def optimize(self, scenario: ScenarioJson) -> object:
         """Search every legal sharding plan; at most three proposals with speed-ups, reasons and risks.

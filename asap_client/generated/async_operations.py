@@ -20,6 +20,7 @@ from asap_client.generated.models import (
     Entry,
     EntryPage,
     ExplainedPlan,
+    ExplainedPrediction,
     Export,
     Fork,
     HealthPublic,
@@ -376,10 +377,11 @@ class AsyncOperations(ABC):
         """One device, with the source of every figure."""
         return await self.send(calls.device(name))
 
-    async def predict(self, statedscenario: StatedScenario | Body) -> Prediction:
+    async def predict(self, statedscenario: StatedScenario | Body) -> ExplainedPrediction:
         """Predict a scenario with a plan.
 
-        With the runs that were reported of the cluster that it names.
+        With the runs that were reported of the cluster that it names, and what the prediction stands
+        on.
         """
         return await self.send(calls.predict(statedscenario))
 

@@ -30,6 +30,7 @@ from asap_client.generated.models import (
     Entry,
     EntryPage,
     ExplainedPlan,
+    ExplainedPrediction,
     Export,
     Fork,
     HealthPublic,
@@ -297,7 +298,7 @@ def device(name: str) -> Call[JsonObject]:
     return Call("GET", f"/v1/hardware/{path(name)}", as_json)
 
 
-def predict(statedscenario: StatedScenario | Body) -> Call[Prediction]:
+def predict(statedscenario: StatedScenario | Body) -> Call[ExplainedPrediction]:
     return Call("POST", "/v1/predict", as_json, json=dict(statedscenario))
 
 

@@ -48,6 +48,14 @@ class Answered(TypedDict):
     incidents: NotRequired[list[Incident]]
 
 
+class AssumedSetting(TypedDict):
+    """A setting that the scenario leaves open, what it is taken for, and who says so."""
+
+    name: str
+    value: Any
+    source: str
+
+
 class AuditPage(TypedDict):
     items: list[AuditPublic]
     next_cursor: str | None
@@ -71,6 +79,29 @@ class BaselinePlan(TypedDict):
 
     plan: Plan
     name: str
+
+
+class Basis(TypedDict):
+    """Ratios are less one."""
+
+    half_width: float
+    cause: Literal["base", "experts", "host", "exchange", "network", "memory", "short", "distance"]
+    cause_share: float
+    nearest_run: str
+    differences: list[str]
+    nearest_error: float
+    correction: float
+    calibrated_by: NotRequired[str]
+    own_correction: NotRequired[float]
+    runs: NotRequired[list[RunCitation]]
+    crash_alike: NotRequired[str]
+    findings: NotRequired[list[ClusterFinding]]
+    never_measured: str
+    measurement: Literal["host", "network", "exchange", "step"]
+    half_width_after: float
+    nearest_summary: str
+    uncertainty_summary: str
+    """Why the interval is wide, and what would narrow it; empty for one that is not."""
 
 
 Blackout = TypedDict(
@@ -125,6 +156,7 @@ class CalibrationUse(TypedDict):
     says: str
     baseline_without_s: float | None
     proposal_without_s: float
+    findings: NotRequired[list[ClusterFinding]]
 
 
 class CandidateCluster(TypedDict):
@@ -412,6 +444,29 @@ class ExplainedPlan(TypedDict):
     plan: Plan
     winner: Plan
     """The plan that ASAP proposes first."""
+
+
+class ExplainedPrediction(TypedDict):
+    """The prediction of a single scenario, with what it stands on."""
+
+    id: str | int | float | None
+    fits: bool
+    fit_probability: float
+    step_time_s: float
+    step_time_low_s: float
+    step_time_high_s: float
+    tokens_per_s_per_device: float
+    model_tflops_per_device: float
+    mfu: float
+    peak_memory_gib: float
+    bottleneck: Literal["compute", "memory", "communication", "pipeline", "host"]
+    parameters: int
+    active_parameters: int
+    breakdown_s: dict[str, float]
+    memory_gib: dict[str, float]
+    run: NotRequired[RunForecast | None]
+    basis: Basis
+    assumed: list[AssumedSetting]
 
 
 class Fact(TypedDict):
@@ -1118,6 +1173,16 @@ class Robustness(TypedDict):
 class RouteStep(TypedDict):
     step: str
     reason: str
+
+
+class RunCitation(TypedDict):
+    """What a run says of its own plan."""
+
+    ref: str
+    summary: str
+    is_told: bool
+    is_crash: bool
+    is_doubted: bool
 
 
 class RunComparison(TypedDict):

@@ -20,6 +20,7 @@ from asap_client.generated.models import (
     Entry,
     EntryPage,
     ExplainedPlan,
+    ExplainedPrediction,
     Export,
     Fork,
     HealthPublic,
@@ -371,10 +372,11 @@ class Operations(ABC):
         """One device, with the source of every figure."""
         return self.send(calls.device(name))
 
-    def predict(self, statedscenario: StatedScenario | Body) -> Prediction:
+    def predict(self, statedscenario: StatedScenario | Body) -> ExplainedPrediction:
         """Predict a scenario with a plan.
 
-        With the runs that were reported of the cluster that it names.
+        With the runs that were reported of the cluster that it names, and what the prediction stands
+        on.
         """
         return self.send(calls.predict(statedscenario))
 

@@ -147,6 +147,7 @@ def _calibrated_by(state: State, services: NodeServices) -> CalibrationUse | Non
         label=cluster.label,
         baseline_without_s=without[0] if today else None,
         proposal_without_s=without[-1],
+        findings=cluster.findings,
     )
 
 

@@ -35,6 +35,7 @@ def print_tables(view: ReportView) -> None:
     console.print(safe_text(view.title, "bold"))
     console.print(Text(view.contract, style="dim"))
     for block in (
+        _findings(report),
         _verdict(view),
         _trials(view),
         _plans(view),
@@ -43,7 +44,7 @@ def print_tables(view: ReportView) -> None:
         _precedents(view),
         [("why not", _with_tag(plan.binding, plan.why)) for plan in report.rejected[:MAX_REJECTED]],
         _notes(report),
-        _calibrated_by(report),
+        [("calibrated", safe_text(view.calibrated_by))] if view.calibrated_by else [],
         [("question", safe_text(question.text)) for question in report.questions],
         [
             ("incident", safe_text(f"{incident.node}, {incident.kind}: {incident.summary}"))
@@ -62,6 +63,13 @@ def print_tables(view: ReportView) -> None:
             grid.add_row("" if name == before else name, content)
         console.print()
         console.print(grid)
+
+
+def _findings(report: Report) -> Iterator[TableRow]:
+    """What is odd about the cluster's runs stands before what was made of them."""
+    for finding in report.calibrated_by.findings if report.calibrated_by else ():
+        yield "cluster", safe_text(finding.message, style="bold")
+        yield "cluster", safe_text(f"measure: {finding.measure}")
 
 
 def _verdict(view: ReportView) -> Iterator[TableRow]:
@@ -165,17 +173,6 @@ def _notes(report: Report) -> Iterator[TableRow]:
         yield "notes", safe_text(f"not applied: {describe(statement)}: {statement.reason}", style="dim")
     if notes.message:
         yield "notes", safe_text(notes.message)
-
-
-def _calibrated_by(report: Report) -> Iterator[TableRow]:
-    if used := report.calibrated_by:
-        version = f", version {used.version}" if used.version else ""
-        first_s = report.proposals[0].prediction.step_time_s if report.proposals else used.proposal_without_s
-        line = (
-            f"predicted with {used.label} of {used.cluster or 'this cluster'}{version}; the first proposal: "
-            f"{seconds(first_s)} with them, {seconds(used.proposal_without_s)} without"
-        )
-        yield "calibrated", safe_text(line)
 
 
 def _footer(report: Report) -> str:

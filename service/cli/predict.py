@@ -9,7 +9,7 @@ from service.cli.parser import add_calibration, add_run_goal
 from service.render.text import plain, size_of
 from tools.errors import InputError
 from tools.hardware import get_device
-from tools.model.basis import Basis, basis_of
+from tools.model.basis import ExplainedPrediction, explained
 from tools.model.predict import Prediction, predict
 from tools.physics.memory import GIB
 from tools.recommend.words import format_same_decimals, span
@@ -59,8 +59,8 @@ def run(args: Namespace) -> None:
     remaining = iter(predictions)
     if not args.json:
         if len(predictions) == 1:
-            basis = basis_of(scenarios[0], calibration)
-            sys.stdout.write("\n".join(describe(scenarios[0], predictions[0], basis)) + "\n")
+            found = explained(scenarios[0], calibration)
+            sys.stdout.write("\n".join(describe(scenarios[0], found)) + "\n")
         elif predictions:
             from rich.console import Console  # importing it and drawing with it takes longer than predicting
 
@@ -74,7 +74,9 @@ def run(args: Namespace) -> None:
             stated = id if isinstance(id, str | int | float) else None
             write_json({"id": stated, "error": str(scenario), "field": scenario.path})
         else:
-            write_json(next(remaining).model_dump())
+            # of many, what each stands on would take far longer than predicting them
+            made = next(remaining)
+            write_json((explained(scenario, calibration) if len(predictions) == 1 else made).model_dump())
     wrong = [(record.line, error) for record, error in parsed if isinstance(error, InputError)]
     if not scenarios:
         raise wrong[0][1]
@@ -92,21 +94,25 @@ def parse_record(record: JsonRecord, args: Namespace) -> Scenario | InputError:
         return error
 
 
-def describe(scenario: Scenario, p: Prediction, basis: Basis) -> list[str]:
-    cluster, training = scenario.cluster, scenario.training
+def describe(scenario: Scenario, p: ExplainedPrediction) -> list[str]:
+    cluster, training, basis = scenario.cluster, scenario.training, p.basis
     device = get_device(cluster.device, cluster.overrides)
     capacity = device.memory_bytes / GIB
     name = f" in {plain(cluster.name)}" if cluster.name else ""
     options = ", ".join(f"{key} {plain(value)}" for key, value in training.options().items())
     verdict = "fits" if p.fits else "does not fit"
+    assumed = ", ".join(f"{each.name} {plain(each.value)}" for each in p.assumed)
     return [
+        *(plain(f"{finding.message} {finding.measure}") for finding in basis.findings),
         f"{plain(scenario.model.name or 'model')} on {cluster.num_devices} x {device.title}{name}, "
         f"{training.framework}, {training.precision}",
         *([f"  stated      {options}"] if options else []),
+        *([f"  assumed     {assumed}"] if assumed else []),
         f"  parameters  {size_of(p.parameters, p.active_parameters)}",
         f"  step time   {p.step_time_s:.3g} s   "
         f"(80% interval {span(p.step_time_low_s, p.step_time_high_s)} s)",
         *([f"  uncertain   {basis.uncertainty_summary}"] if basis.uncertainty_summary else []),
+        *([f"  own runs    {plain(basis.own_summary)}"] if basis.own_summary else []),
         f"  nearest run {basis.nearest_summary}",
         f"  throughput  {p.tokens_per_s_per_device:,.0f} tokens/s per device, "
         f"{p.model_tflops_per_device:,.0f} TFLOP/s, MFU {p.mfu:.1%}",

@@ -18,6 +18,7 @@ from service.strict_json import JsonObject
 from tools.errors import InputError
 from tools.frameworks.words import parse_devices
 from tools.hardware import describe, device_names, get_device
+from tools.model.basis import ExplainedPrediction, explained
 from tools.model.predict import Prediction, predict
 from tools.model.published import published_runs
 from tools.recommend.against import NEAR, RunComparison, choose_run, compare_with_run
@@ -95,10 +96,11 @@ class WhereCreate(BaseModel):
     clusters: list[CandidateCluster] = Field(min_length=1, max_length=MAX_CLUSTERS)
 
 
-@router.post("", summary="Predict a scenario with a plan", response_model=Prediction)
-def predict_one(scenario: StatedScenario, app: AppDep, caller: Reader) -> JSONResponse:
-    """With the runs that were reported of the cluster that it names."""
-    return JSONResponse(_predicted([scenario.resolve(need_plan=True)], app, caller)[0].model_dump())
+@router.post("", summary="Predict a scenario with a plan")
+def predict_one(stated: StatedScenario, app: AppDep, caller: Reader) -> ExplainedPrediction:
+    """With the runs that were reported of the cluster that it names, and what the prediction stands on."""
+    scenario = stated.resolve(need_plan=True)
+    return explained(scenario, calibration_of(app.database, caller.tenant, scenario.cluster.name))
 
 
 def _predicted(scenarios: Sequence[Scenario], app: AppDep, caller: Reader) -> list[Prediction]:

@@ -206,6 +206,20 @@ class ReportView:
         )
 
     @property
+    def calibrated_by(self) -> str:
+        """Which of the cluster's runs the predictions stand on, and what they changed; empty without any."""
+        used = self.report.calibrated_by
+        if used is None:
+            return ""
+        version = f", version {used.version}" if used.version else ""
+        proposals = self.report.proposals
+        first_s = proposals[0].prediction.step_time_s if proposals else used.proposal_without_s
+        return (
+            f"predicted with {used.label} of {used.cluster or 'this cluster'}{version}; the first proposal: "
+            f"{seconds(first_s)} with them, {seconds(used.proposal_without_s)} without"
+        )
+
+    @property
     def tie(self) -> str | None:
         """Which proposals a prediction cannot tell from the first, if any; a measurement could."""
         proposals = self.report.proposals

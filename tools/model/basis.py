@@ -1,15 +1,20 @@
-"""What a prediction stands on: the nearest measured run, what nobody has measured, and the one measurement
-that would make it surer. Typed, with the sentences that are made of it."""
+"""What a prediction stands on: the nearest measured run, the cluster's own runs, what was assumed, what
+nobody has measured, and the one measurement that would make it surer. Typed, with the sentences that are made
+of it."""
 
 import math
 from typing import Literal
 
 import numpy as np
+from pydantic import JsonValue, computed_field
 
 from tools.model.calibration import Calibration, shipped_calibration
+from tools.model.cluster_findings import ClusterFinding
+from tools.model.evidence import RunCitation
 from tools.model.intervals import UNCERTAINTIES, Uncertainty, exposures, kind_names
-from tools.model.predict import predict_rows
+from tools.model.predict import Prediction, predict, predict_rows
 from tools.physics.encode import crossed_fabric, encode
+from tools.scenario.recipes import assumed_settings
 from tools.scenario.spec import ClosedModel, Fabric, Scenario
 
 WIDE = 0.2
@@ -37,6 +42,14 @@ CAUSES: dict[Uncertainty, str] = {
 }
 
 
+class AssumedSetting(ClosedModel):
+    """A setting that the scenario leaves open, what it is taken for, and who says so."""
+
+    name: str
+    value: JsonValue
+    source: str
+
+
 class Basis(ClosedModel):
     """Ratios are less one."""
 
@@ -52,6 +65,16 @@ class Basis(ClosedModel):
     """The nearest run's measured time over what the formulas say of it."""
     correction: float
     """What published runs make of this prediction."""
+    calibrated_by: str = ""
+    """The cluster and its runs that the prediction was calibrated by; empty: none."""
+    own_correction: float = 0.0
+    """What those make of it besides."""
+    runs: tuple[RunCitation, ...] = ()
+    """Runs and crashes of this very plan, which rule it."""
+    crash_alike: str = ""
+    """The crash that says most against plans like this one, if none is its own."""
+    findings: tuple[ClusterFinding, ...] = ()
+    """What is odd about the cluster's runs, with what to measure; the gravest first."""
     never_measured: str
     """What no published run has: the framework, or it on this device generation or fabric ("deepspeed on
     blackwell", "megatron-core on EFA")."""
@@ -60,6 +83,7 @@ class Basis(ClosedModel):
     half_width_after: float
     """With that measurement."""
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def nearest_summary(self) -> str:
         count = len(self.differences)
@@ -71,6 +95,16 @@ class Basis(ClosedModel):
             f"runs like it move this prediction by {self.correction:+.0%}"
         )
 
+    @property
+    def own_summary(self) -> str:
+        """What the cluster's own runs say; empty without any."""
+        told = [f"{run.summary} ({run.ref})" for run in self.runs]
+        told += [f"{self.crash_alike} crashed, and this plan is like it"] if self.crash_alike else []
+        if self.calibrated_by:
+            told.append(f"{self.calibrated_by} move this prediction by {self.own_correction:+.0%}")
+        return "; ".join(told)
+
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def uncertainty_summary(self) -> str:
         """Why the interval is wide, and what would narrow it; empty for one that is not."""
@@ -88,10 +122,13 @@ def basis_of(scenario: Scenario, calibration: Calibration | None = None) -> Basi
     """Of a scenario with a plan."""
     calibration = calibration or shipped_calibration()
     x, keys = encode([scenario])
-    batch, correction = (
-        predict_rows(x, keys, [scenario.training.precision], calibration),
-        calibration.correct(x, keys),
-    )
+    batch = predict_rows(x, keys, [scenario.training.precision], calibration)
+    correction, whole = calibration.residual.correct(x, keys), float(batch.log_factor[0])
+    cluster, seen = calibration.cluster, calibration.seen
+    if cluster is not None and not cluster.is_here(keys).all():
+        cluster = None
+    runs = seen.cited(scenario) if seen else []
+    crash = seen.nearest_crash(scenario, float(batch.costs.memory_bytes[0])) if seen and not runs else None
     exposed = exposures(x, batch.costs.breakdown, correction.distance)
     parts = np.array([float(np.max(part)) for part in calibration.intervals.variances(exposed).parts])
     shares = dict(zip(UNCERTAINTIES, (parts / parts.sum()).tolist(), strict=True))
@@ -123,7 +160,29 @@ def basis_of(scenario: Scenario, calibration: Calibration | None = None) -> Basi
         differences=near.differences,
         nearest_error=near.error,
         correction=math.expm1(float(correction.log_factor[0])),
+        calibrated_by=cluster.title if cluster else "",
+        own_correction=math.expm1(whole - float(correction.log_factor[0])),
+        runs=tuple(runs),
+        crash_alike=crash.title if crash else "",
+        findings=cluster.findings if cluster else (),
         never_measured=never,
         measurement=measurement,
         half_width_after=math.expm1(after[measurement]),
+    )
+
+
+class ExplainedPrediction(Prediction):
+    """The prediction of a single scenario, with what it stands on."""
+
+    basis: Basis
+    assumed: tuple[AssumedSetting, ...]
+    """What the scenario's training leaves open and the framework or its recipe sets."""
+
+
+def explained(scenario: Scenario, calibration: Calibration | None = None) -> ExplainedPrediction:
+    """The prediction of a scenario with a plan, and what it stands on."""
+    return ExplainedPrediction(
+        **dict(predict([scenario], calibration)[0]),
+        basis=basis_of(scenario, calibration),
+        assumed=tuple(AssumedSetting(**each._asdict()) for each in assumed_settings(scenario)),
     )

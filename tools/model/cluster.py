@@ -17,6 +17,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
+from tools.model.cluster_findings import ClusterFinding
 from tools.model.constants import Shifts, constant_priors, resolve
 from tools.model.intervals import SIGMAS
 from tools.physics.inputs import Array, Coefficients, Columns, Inputs, RowKeys
@@ -200,11 +201,19 @@ class ClusterModel:
     """12 runs, ±4.1%."""
     version: int = 0
     """Version of the calibration in an installation; 0 if it is from a file."""
+    findings: tuple[ClusterFinding, ...] = ()
+    """What is odd about the runs, the gravest first."""
 
     @property
     def memory_factor(self) -> float:
         """On predicted peaks."""
         return math.exp(self.memory_shift)
+
+    @property
+    def title(self) -> str:
+        """12 runs, ±4.1% of prod, version 3."""
+        version = f", version {self.version}" if self.version else ""
+        return f"{self.label} of {self.name or 'this cluster'}{version}" if self.label else ""
 
     @property
     def points(self) -> Points:

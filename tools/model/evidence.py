@@ -43,6 +43,20 @@ CLUSTER_FACTS = ("gemm_peak", "power_share")
 
 
 @dataclass(frozen=True)
+class RunCitation:
+    """What a run says of its own plan."""
+
+    ref: str
+    """run:ID, notes:WORDS or case:ID."""
+    summary: str
+    is_told: bool
+    """And not measured here."""
+    is_crash: bool
+    is_doubted: bool
+    """The other runs speak against it."""
+
+
+@dataclass(frozen=True)
 class SeenRuns:
     """Runs with a plan and an outcome, beside what the calibration without them says of each."""
 
@@ -168,6 +182,22 @@ class SeenRuns:
         """The runs of a scenario's own plan."""
         same = self.same(*encode([scenario]))[0]
         return [run for run, is_same in zip(self.runs, same, strict=True) if is_same]
+
+    def cited(self, scenario: Scenario) -> list[RunCitation]:
+        """What the runs of a scenario's own plan say of it."""
+        same, made = self.same(*encode([scenario]))[0], []
+        for run, is_same, doubt in zip(self.runs, same, self._doubts.tolist(), strict=True):
+            if not is_same:
+                continue
+            is_told, took_s = run.source in TOLD, run.measured.step_time_s
+            summary = "crashed as told" if is_told else "crashed here"
+            if took_s and not run.crashed:
+                summary = f"{'told to take' if is_told else 'measured at'} {took_s:.3g} s per step"
+            if doubt:
+                summary += f", {math.exp(doubt):.2f} times off what the other runs allow"
+            ref = run.id if run.source == "case" else f"{'notes' if is_told else 'run'}:{run.title}"
+            made.append(RunCitation(ref, summary, is_told, run.crashed, doubt > 0))
+        return made
 
     def of_job(self, scenario: Scenario) -> list[Run]:
         """The runs of a scenario's job, whatever the plan."""

@@ -111,8 +111,11 @@ class Calibrated:
     constants: tuple[MovedConstant, ...]
     offset: float
     """Common factor less one, beside the constants."""
-    findings: tuple[ClusterFinding, ...] = ()
-    """What is odd about the runs, the gravest first."""
+
+    @property
+    def findings(self) -> tuple[ClusterFinding, ...]:
+        """What is odd about the runs, the gravest first."""
+        return self.calibration.cluster.findings if self.calibration.cluster else ()
 
     @property
     def error_before(self) -> float:
@@ -214,9 +217,9 @@ def calibrate(
         tuple(sorted(left_out, key=lambda run: run.number)),
         tuple(sorted(constants, key=lambda constant: -abs(np.log(constant.after / constant.before)))),
         float(np.expm1(trust * prior.offset**2 * fitted.weights @ fitted.points.shared)),
-        data.findings([runs[i] for i in timed], kept),
     )
-    named = replace(cluster, label=learned.label)
+    findings = data.findings([runs[i] for i in timed], kept)
+    named = replace(cluster, label=learned.label, findings=findings)
     doubts = [math.log(doubted.get(i, 1.0)) for i in usable]
     known = with_seen(replace(learned.calibration, cluster=named), [runs[i] for i in usable], doubts)
     return replace(learned, calibration=known)

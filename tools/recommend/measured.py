@@ -11,7 +11,6 @@ from dataclasses import replace
 import numpy as np
 
 from tools.model.calibration import Calibration, calibrated_to
-from tools.model.evidence import TOLD
 from tools.model.predict import EVEN, Prediction, predict
 from tools.physics.encode import encode
 from tools.physics.inputs import RowKeys
@@ -101,16 +100,10 @@ def citations(workload: Workload, plan: Plan, prediction: Prediction) -> tuple[l
     most of those that make it less likely to run."""
     seen, scenario = workload.calibration.seen, workload.with_plan(plan)
     evidence, risks = [], []
-    for run in seen.of_plan(scenario) if seen else []:
-        told = run.source in TOLD
-        here = "as told" if told else "here"
-        says = f"it crashed {here}"
-        if run.measured.step_time_s:
-            took = format_same_decimals(run.measured.step_time_s)[0]
-            says = f"{'told to take' if told else 'measured at'} {took} s per step"
-        ref = run.id if run.source == "case" else f"{'notes' if told else 'run'}:{run.title}"
-        evidence.append(Evidence(kind="knowledge" if told else "trial", ref=ref, says=says))
-        risks += [f"this plan crashed {here} ({run.title})"] if run.crashed else []
+    for run in seen.cited(scenario) if seen else []:
+        evidence.append(Evidence(kind="knowledge" if run.is_told else "trial", ref=run.ref, says=run.summary))
+        risks += [f"this plan {run.summary} ({run.ref})"] if run.is_crash else []
+        risks += [f"{run.summary} ({run.ref}): run it again"] if run.is_doubted else []
     if seen and not evidence and (crash := seen.nearest_crash(scenario, prediction.peak_memory_gib * GIB)):
         assert crash.scenario.plan is not None
         says = f"{short(crash.scenario.plan)} crashed ({crash.title}), and this plan is like it"

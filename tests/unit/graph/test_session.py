@@ -17,6 +17,9 @@ from graph.state import SessionSearch, state_serializer
 from tests.unit.graph.cases import data_of, report_of, run, small, steps_of, tools_of
 from tools.errors import InfeasibleError, InputError
 from tools.kb import open_seed
+from tools.model.predict import predict
+from tools.model.runs import Measured, Run
+from tools.model.update import calibrate
 from tools.recommend.optimize import optimize
 from tools.scenario import Plan, Scenario, parse_scenario
 from tools.scenario.parse import StatedScenario
@@ -52,6 +55,15 @@ def test_a_measured_step_calibrates_the_predictions_and_is_reported_first() -> N
     assert report["verification"]["texts_refused"] == []
     assert report["diagnosis"]["lever"]  # sharding is none: nobody is told to try another plan first
     assert report["first_step"].startswith("Keep today's plan")
+
+
+def test_a_cluster_far_from_all_others_is_reported_as_such() -> None:
+    scenario = parse_scenario(small())
+    took_s = 4.0 * predict([scenario])[0].step_time_s
+    slow = calibrate([Run(scenario=scenario, measured=Measured(step_time_s=took_s))] * 2).calibration
+    used = report_of(small(), Context(calibration=slow))["calibrated_by"]
+    assert [finding["kind"] for finding in used["findings"]] == ["far off"]
+    assert used["baseline_without_s"] == pytest.approx(took_s / 4.0)
 
 
 def test_no_target_is_slower_than_the_measured_step_but_a_persons_own_plan() -> None:

@@ -55,6 +55,15 @@ def test_three_runs_change_what_is_predicted_for_another_plan_of_their_cluster(s
     assert [one["step_time_s"] for one in batch.json()] == [after["step_time_s"], before["step_time_s"]]
 
 
+def test_what_is_odd_about_a_cluster_is_told_with_every_prediction_of_it(served: Served) -> None:
+    (cluster,) = served.client.post(URL, json=[run(3.0, id="monday"), run(3.02)]).json()["items"]
+    basis = served.client.post("/v1/predict", json=NAMED).json()["basis"]
+    assert [finding["kind"] for finding in basis["findings"]] == ["far off"]
+    assert basis["findings"] == cluster["findings"]
+    assert basis["runs"][0]["ref"] == "run:monday"
+    assert f"{cluster['says']} of alpha, version 1" == basis["calibrated_by"]
+
+
 def probe(efficiency: float) -> dict[str, Any]:
     return {
         "id": "probe",
