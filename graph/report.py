@@ -19,6 +19,7 @@ from tools.recommend.report import (
     Notes,
     NumericsOption,
     ParetoPoint,
+    PersonQuestion,
     Proposal,
     RejectedPlan,
     ScoredPlan,
@@ -122,15 +123,6 @@ class Incident(IncidentDetails):
 class RouteStep(ClosedModel):
     step: str
     reason: str
-
-
-class PersonQuestion(ClosedModel):
-    """What only a person can answer; nothing is changed before."""
-
-    field: str
-    text: str
-    quotes: list[str] = Field(default_factory=list)
-    by: str = "expert-rules"
 
 
 class Usage(ClosedModel):
