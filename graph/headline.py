@@ -143,7 +143,8 @@ def _stance(today: PredictedPlan | None, today_runs: bool, diagnosis: Diagnosis,
         if first.measured.speedup_low is None:  # today's plan could not be measured
             return "start"
         return "switch" if first.measured.speedup_low > 1.0 and not _is_today(first) else "keep"
-    return "keep" if diagnosis.lever or _is_today(first) else "switch"
+    is_slower = (first.speedup or 1.0) < 1.0
+    return "keep" if diagnosis.lever or _is_today(first) or is_slower else "switch"
 
 
 def _is_today(proposal: Proposal) -> bool:

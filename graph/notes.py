@@ -12,14 +12,13 @@ from pydantic import JsonValue
 from graph.answers import Confirmation, Question, Reading, ReadStatement
 from graph.context import Context
 from graph.questions import ConfirmReading, ReadNotes
-from graph.report import PersonQuestion
 from graph.rules import Rules
 from graph.services import NodeServices
 from graph.state import State
 from tools.errors import InfeasibleError
 from tools.recommend.notes import KINDS, SecondAnswer, apply_notes, judge, second_question, without_impossible
 from tools.recommend.optimize import best_plans
-from tools.recommend.report import Notes, Statement
+from tools.recommend.report import Notes, PersonQuestion, Statement
 from tools.scenario import Plan, Scenario
 
 CHOICE_VALUES = frozenset(("none", "selective", "full", "1f1b", "interleaved", "zero_bubble", "gpipe"))

@@ -6,13 +6,21 @@ from typing import Annotated, ClassVar
 from pydantic import Field, PlainSerializer
 
 from graph.answers import Asked, Task
-from graph.report import PersonQuestion, Report, Trial
+from graph.report import Report, Trial
 from graph.request import Decision
 from graph.state import KnowledgeHit, State, TrialJudgement, Turn, WorkItem
 from tools.kb import Playbook
 from tools.model.predict import Prediction
 from tools.recommend.hypotheses import Hypothesis, HypothesisCause
-from tools.recommend.report import Diagnosis, Fact, PlanFields, Proposal, ScoredPlan, Sensitivity
+from tools.recommend.report import (
+    Diagnosis,
+    Fact,
+    PersonQuestion,
+    PlanFields,
+    Proposal,
+    ScoredPlan,
+    Sensitivity,
+)
 from tools.recommend.words import short
 from tools.scenario import Plan, Scenario
 from tools.scenario.spec import ClosedModel

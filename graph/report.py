@@ -20,6 +20,7 @@ from tools.recommend.report import (
     Notes,
     NumericsOption,
     ParetoPoint,
+    PersonQuestion,
     Proposal,
     RejectedPlan,
     ScoredPlan,
@@ -123,15 +124,6 @@ class Incident(IncidentDetails):
 class RouteStep(ClosedModel):
     step: str
     reason: str
-
-
-class PersonQuestion(ClosedModel):
-    """What only a person can answer; nothing is changed before."""
-
-    field: str
-    text: str
-    quotes: list[str] = Field(default_factory=list)
-    by: str = "expert-rules"
 
 
 class Usage(ClosedModel):

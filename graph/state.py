@@ -9,12 +9,21 @@ from pydantic import BaseModel, Field, JsonValue
 
 from graph.answers import KeptCall, Task
 from graph.headline import Headline
-from graph.report import Incident, PersonQuestion, Report, RouteStep, Trial
+from graph.report import Incident, Report, RouteStep, Trial
 from graph.request import Approval, Decision, Mode, Request, TrialPolicy
 from tools.kb import Playbook
 from tools.model.predict import Prediction
 from tools.recommend.hypotheses import Hypothesis
-from tools.recommend.report import Diagnosis, Fact, Notes, Proposal, ScoredPlan, SearchResult, Verification
+from tools.recommend.report import (
+    Diagnosis,
+    Fact,
+    Notes,
+    PersonQuestion,
+    Proposal,
+    ScoredPlan,
+    SearchResult,
+    Verification,
+)
 from tools.recommend.situation import Facts
 from tools.scenario import Plan, Scenario
 from tools.scenario.spec import ClosedModel

@@ -17,7 +17,7 @@ from graph.events import Routed, plain
 from graph.evidence import knowing, told_runs
 from graph.notes import read_notes
 from graph.questions import ReviseWorklist, digest_of
-from graph.report import PersonQuestion, RouteStep
+from graph.report import RouteStep
 from graph.request import PLAN_ACTIONS
 from graph.rules import Rules
 from graph.services import NodeServices
@@ -28,7 +28,7 @@ from tools.kb.conditions import Condition, applies, parse_conditions
 from tools.physics.encode import scenario_device
 from tools.physics.memory import GIB
 from tools.recommend.hypotheses import CAUSES
-from tools.recommend.report import Fact
+from tools.recommend.report import Fact, PersonQuestion
 from tools.recommend.situation import Facts
 from tools.scenario import Scenario
 from tools.search.constraints import parse_constraints

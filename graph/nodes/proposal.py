@@ -12,7 +12,6 @@ from graph.answers import Question, Suggestion, Suggestions
 from graph.claims import Book, checked_references, confirmed_runs, published_recipes
 from graph.context import Context
 from graph.questions import Effect, NearPlan, OfferedPlaybook, OfferedRecipe, ProposePlans, digest_of
-from graph.report import PersonQuestion
 from graph.request import PLAN_ACTIONS
 from graph.rules import Rules
 from graph.services import NodeServices
@@ -39,6 +38,7 @@ from tools.recommend.proposal import proposal as make_proposal
 from tools.recommend.report import (
     Evidence,
     MeasuredPlan,
+    PersonQuestion,
     PlanFields,
     PlanSummary,
     Proposal,

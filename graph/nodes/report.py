@@ -7,7 +7,6 @@ from graph.report import (
     CalibrationUse,
     CaseReference,
     Incident,
-    PersonQuestion,
     RecipeReference,
     Report,
     Stopping,
@@ -16,6 +15,7 @@ from graph.report import (
 from graph.services import NodeServices
 from graph.state import Knowledge, State
 from graph.tuning import budget_of, calibration_data, why_ended
+from tools.recommend.measured import memory_questions
 from tools.recommend.optimize import workload_of
 from tools.recommend.score import family_of, without_gains
 from tools.recommend.situation import supporting
@@ -56,6 +56,9 @@ def report(state: State, services: NodeServices) -> State:
             spent_device_hours=budget.spent_device_hours,
             spent_trials=budget.spent_trials,
         )
+    asked = []
+    if session.plan and not session.plan_is_default:
+        asked = memory_questions(services.context.workload(state["scenario"]), session.plan)
     whole = Report(
         id=state["request"].id,
         scenario=state["request"].model_dump(mode="json"),
@@ -67,7 +70,7 @@ def report(state: State, services: NodeServices) -> State:
         authors=texts.authors,
         facts=state.get("facts", []),
         hypotheses=analysis.hypotheses,
-        questions=[*state.get("questions", []), *_memory_question(state, services)],
+        questions=[*state.get("questions", []), *asked],
         chosen=texts.headline.rank,
         diagnosis=analysis.diagnosis,
         baseline=analysis.baseline,
@@ -116,21 +119,6 @@ def report(state: State, services: NodeServices) -> State:
         reasoner=services.context.reasoner.name,
     )
     return services.done(report=whole)
-
-
-def _memory_question(state: State, services: NodeServices) -> list[PersonQuestion]:
-    """Today's plan cannot run by the memory model, and no run says so: a person must say whether it does."""
-    session, baseline = state["session"], state["analysis"].baseline
-    if session.plan is None or session.plan_is_default or baseline is None or baseline.fits:
-        return []
-    if services.context.workload(state["scenario"]).has_crashed(session.plan):
-        return []
-    text = (
-        f"By the memory model today's plan needs {baseline.peak_memory_gib:.1f} GiB per device: too much. "
-        "Does it run? Then name what saves memory (offload, recompute_modules, optimizer_state), or report "
-        "its peak."
-    )
-    return [PersonQuestion(field="plan", text=text)]
 
 
 def _calibrated_by(state: State, services: NodeServices) -> CalibrationUse | None:

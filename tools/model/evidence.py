@@ -16,6 +16,7 @@ from tools.model.cluster import ClusterPrior, features, likeness
 from tools.model.runs import OWN_SOURCES, Run
 from tools.physics.encode import encode, encode_plans
 from tools.physics.inputs import Array, Inputs, RowKeys
+from tools.physics.memory import GIB
 from tools.scenario.columns import BoolArray, PlanColumns
 from tools.scenario.spec import FULL_SHARDING, Scenario
 
@@ -158,6 +159,15 @@ class SeenRuns:
         crashes, runs = same @ self._crashed, same @ (1.0 - self._crashed)
         share = (SURE * runs + (1.0 - SURE) * crashes) / np.maximum(runs + crashes, 1)
         return np.where(runs + crashes > 0, share, counted)
+
+    def evident_bytes(self, same: BoolArray, memory_bytes: Array, device_bytes: Array) -> Array:
+        """The peak of each row; of one that has run though it should not fit what was measured, and no more
+        than the device has."""
+        ran = same & (self._crashed == 0)
+        peaks = np.array([run.measured.peak_memory_gib or np.nan for run in self.runs]) * GIB
+        known = np.where(ran & np.isfinite(peaks), peaks, -np.inf).max(axis=1)
+        evident = np.where(np.isfinite(known), np.minimum(known, device_bytes), device_bytes)
+        return np.where(ran.any(axis=1) & (memory_bytes > device_bytes), evident, memory_bytes)
 
     def _weights(self, x: Inputs, keys: RowKeys, memory_bytes: Array) -> tuple[Array, Array]:
         """How much each run says for each row, and each crash against it: rows by runs."""

@@ -175,7 +175,10 @@ def predict_rows(
     low, high = calibration.interval(x, keys, costs.breakdown, correction, deviation)
     likely = calibration.fit_probability(x, keys, costs.memory_bytes)
     if calibration.seen is not None:
-        costs = replace(costs, fits=likely >= EVEN)
+        same = calibration.seen.same(x, keys)
+        evident = calibration.seen.evident_bytes(same, costs.memory_bytes, x.memory_bytes)
+        memory = costs.memory * (evident / costs.memory_bytes)
+        costs = replace(costs, fits=likely >= EVEN, memory=memory, memory_bytes=evident)
     return Batch(x, keys, costs, low, high, correction.log_factor, deviation, likely)
 
 

@@ -32,7 +32,8 @@ SAFE = 0.8
 """Probability of fitting that the first plan needs, if any has it."""
 MIN_PROBABILITY = 1e-3
 MAX_TRIES = 40
-"""How often plans are chosen again without those that the framework's configuration cannot express."""
+"""How often plans are chosen again without those that the framework's configuration cannot express, before
+every plan is looked at."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +129,8 @@ def _simplest(ranked: Ranked, cost: Array, rows: Indices) -> int:
 
 def choose(workload: Workload, ranked: Ranked, preferences: Preferences | None = None) -> list[Plan]:
     """At most three plans of different families: the one to run first, the fastest by prediction if that is
-    of another family, then the likeliest of the others; such as the configuration can express, if any."""
+    of another family, then the likeliest of the others; none that the framework's configuration cannot
+    express, unless the user's own constraint asks for it."""
     preferences, left = preferences or shipped_preferences(), np.arange(len(ranked.step_time_s))
     for _ in range(MAX_TRIES):
         rows = left[_choose(workload, ranked.take(left), preferences)]
@@ -137,10 +139,14 @@ def choose(workload: Workload, ranked: Ranked, preferences: Preferences | None =
         if plans and not faulty:
             return plans
         left = np.setdiff1d(left, faulty)
-        if not len(left):
-            break
-    # The user's own constraint outranks what the configuration can express.
-    return [ranked.plans.plan(row) for row in _choose(workload, ranked, preferences)]
+    written = [row for row in left if not workload.why_inexpressible(ranked.plans.plan(int(row)))]
+    rows = np.array(written, dtype=np.intp)
+    if not written:  # the user's own constraint outranks what the configuration can express
+        rows = np.array(
+            [row for row in range(len(ranked.step_time_s)) if workload.is_forced(ranked.plans.plan(row))],
+            dtype=np.intp,
+        )
+    return [ranked.plans.plan(int(rows[row])) for row in _choose(workload, ranked.take(rows), preferences)]
 
 
 def _choose(workload: Workload, ranked: Ranked, preferences: Preferences) -> list[int]:

@@ -11,11 +11,13 @@ from dataclasses import replace
 import numpy as np
 
 from tools.model.calibration import Calibration, calibrated_to
+from tools.model.observations import with_seen
 from tools.model.predict import EVEN, Prediction, predict
+from tools.model.runs import Measured, Run
 from tools.physics.encode import encode
 from tools.physics.inputs import RowKeys
 from tools.physics.memory import GIB
-from tools.recommend.report import Evidence, Proposal, Recalibration
+from tools.recommend.report import Evidence, PersonQuestion, Proposal, Recalibration
 from tools.recommend.words import format_same_decimals, short
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, PlanColumns
@@ -66,10 +68,23 @@ def _with_constants(calibration: Calibration, keys: RowKeys, measured: Mapping[s
 def measured_workload(
     workload: Workload, plan: Plan, profile: Profile | None, stated_s: float | None = None
 ) -> tuple[Workload, Recalibration | None]:
-    """By the traces' step if they are of this job, else by the step time that notes state."""
+    """By the traces' step if they are of this job, else by the step time that notes state.
+
+    A plan that takes a measured time runs: where the model says that it cannot, the step is evidence."""
     if profile is not None and profile.step_time_s and (profile.match is None or profile.match.agrees):
-        return recalibrate(workload, plan, profile.step_time_s, profile.comparison)
-    return recalibrate(workload, plan, stated_s) if stated_s else (workload, None)
+        workload, told = recalibrate(workload, plan, profile.step_time_s, profile.comparison)
+        source = "trace"
+    elif stated_s:
+        workload, told = recalibrate(workload, plan, stated_s)
+        source = "notes"
+    else:
+        return workload, None
+    if not workload.predict([plan])[0].fits:
+        took, seen = Measured(step_time_s=told.measured_s), workload.calibration.seen
+        run = Run(scenario=workload.with_plan(plan), measured=took, id="today", source=source)
+        calibration = with_seen(workload.calibration, [*(seen.runs if seen else ()), run])
+        workload = replace(workload, calibration=calibration)
+    return workload, told
 
 
 def as_seen(workload: Workload, ranked: Ranked) -> Ranked:
@@ -141,3 +156,18 @@ def without_slower(proposals: Sequence[Proposal], measured_s: float | None) -> l
     faster = [plan for plan in proposals if plan.prediction.step_time_s <= measured_s * (1 + 1e-6)]
     kept = faster or proposals[:1]
     return [plan.model_copy(update={"rank": rank}) for rank, plan in enumerate(kept, start=1)]
+
+
+def memory_questions(workload: Workload, today: Plan) -> list[PersonQuestion]:
+    """A plan of today that cannot run by the memory model: a person must say whether it does, or why."""
+    now = workload.predict([today])[0]
+    alone = replace(workload.calibration, seen=None)
+    by_model = now if workload.calibration.seen is None else predict([workload.with_plan(today)], alone)[0]
+    if by_model.fits or workload.has_crashed(today):
+        return []
+    needed = f"By the memory model today's plan needs {by_model.peak_memory_gib:.1f} GiB per device: too much"
+    asked = "Name what saves memory (offload, recompute_modules, optimizer_state), or report its peak."
+    if now.fits:
+        priced = f"since it runs, it is priced with {now.peak_memory_gib:.1f} GiB"
+        return [PersonQuestion(field="plan", text=f"{needed}; {priced}. {asked}")]
+    return [PersonQuestion(field="plan", text=f"{needed}. Does it run? {asked}")]

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 
 from pydantic import JsonValue
@@ -18,7 +19,7 @@ from tools.recommend.diagnosis import (
     with_profile,
 )
 from tools.recommend.dial import with_dial, with_dial_columns
-from tools.recommend.measured import as_seen, measured_workload, without_slower
+from tools.recommend.measured import as_seen, measured_workload, memory_questions, without_slower
 from tools.recommend.proposal import proposal
 from tools.recommend.report import (
     Diagnosis,
@@ -30,7 +31,7 @@ from tools.recommend.report import (
     Searched,
     SearchResult,
 )
-from tools.recommend.score import complete, with_roles
+from tools.recommend.score import complete, with_roles, without_gains
 from tools.recommend.sensitivity import pareto, sensitivity
 from tools.recommend.why_not import explain_plan, infeasible, rejected
 from tools.recommend.workload import PredictedPlan, Workload, limit_to_expressible
@@ -82,9 +83,13 @@ def _search(workload: Workload, progress: Progress | None) -> tuple[list[Plan], 
     outcome = Search(workload.scenario, workload.constraints, workload.calibration).run(progress)
     dialled = as_seen(workload, with_dial(workload, outcome.best))
     plans = choose(workload, dialled)
-    if not plans:
-        raise infeasible(workload, progress)
-    return plans, outcome, dialled
+    if plans:
+        return plans, outcome, dialled
+    if len(dialled.step_time_s) and outcome.space == "practice":
+        # Of what people usually run the configuration can say nothing: the rest of what is legal may do.
+        everything = replace(workload, constraints=replace(workload.constraints, space="all"))
+        return _search(everything, progress)
+    raise infeasible(workload, dialled, progress)
 
 
 def analyse(
@@ -150,9 +155,8 @@ def _stays(workload: Workload, today: PredictedPlan, proposals: Sequence[Proposa
     """Whether no plan beats today's by more than a comparison errs, and today's may be proposed."""
     fastest_s = min(entry.prediction.step_time_s for entry in proposals)
     gain = math.log(today.prediction.step_time_s / fastest_s)
-    if gain > workload.pair_error or workload.why_unfit(today) is not None:
-        return False
-    if today.prediction.peak_memory_gib > workload.limit_gib and not workload.has_run(today.plan):
+    fits = today.prediction.peak_memory_gib <= workload.limit_gib or workload.has_run(today.plan)
+    if gain > workload.pair_error or workload.why_unfit(today) is not None or not fits:
         return False
     return workload.permits(today.plan) and workload.objection(today.plan) is None
 
@@ -205,11 +209,14 @@ def optimize(
     if scenario.plan:
         diagnosis = with_lever(diagnosis, result.proposals, prediction)
     kept = with_roles(without_slower(result.proposals, recalibrated.measured_s if recalibrated else None))
+    if scenario.plan and not prediction.fits:
+        kept = without_gains(kept, is_foreign=False)
     return Recommendation(
         **{**dict(result), "proposals": kept},
         id=scenario.id,
         diagnosis=diagnosis,
         baseline=prediction if scenario.plan else None,
+        questions=memory_questions(workload, scenario.plan) if scenario.plan else [],
         reasoner=REASONER,
     )
 

@@ -146,8 +146,10 @@ def recheck(workload: Workload, proposals: Sequence[Proposal], baseline: Predict
             says = f"it needs more than the {tuned.limit_gib:.1f} GiB that are usable"
             faults.append(NumberFault(place=place, message=says))
         else:
+            # Over a plan that cannot run nothing is gained.
+            base = today if proposal.speedup is not None or (today and today.prediction.fits) else None
             follows = {
-                **dict(speedup(tuned, prediction, today)),
+                **dict(speedup(tuned, prediction, base)),
                 "prediction": prediction,
                 "changes": changes(today.plan, proposal.plan) if today else [],
             }

@@ -260,6 +260,15 @@ class SearchResult(ClosedModel):
     pareto: list[ParetoPoint]
 
 
+class PersonQuestion(ClosedModel):
+    """What only a person can answer; nothing is changed before."""
+
+    field: str
+    text: str
+    quotes: list[str] = Field(default_factory=list)
+    by: str = "expert-rules"
+
+
 class Recommendation(SearchResult):
     """What `optimize` returns: the search's result with what limits today's plan.
 
@@ -267,12 +276,13 @@ class Recommendation(SearchResult):
     `rejected` are notable others with what speaks against them, `pareto` the fastest plan for each memory.
     `baseline` predicts today's plan, if the scenario has one, and `diagnosis` tells what limits it.
     `sensitivity` and `beyond_contract` tell what would change the answer, `searched` how many plans were
-    decided; `id` is the scenario's, `reasoner` who reasoned.
+    decided; `questions` are for a person; `id` is the scenario's, `reasoner` who reasoned.
     """
 
     id: str | int | float | None
     diagnosis: Diagnosis
     baseline: Prediction | None
+    questions: list[PersonQuestion] = Field(default_factory=list)
     reasoner: str
 
 

@@ -84,7 +84,7 @@ def is_today(proposal: Proposal) -> bool:
 
 def _best_other(proposals: Sequence[Proposal]) -> str:
     if len(proposals) < 2:
-        return "no other was found"
+        return "no other is predicted faster"
     best = min(proposals[1:], key=_step_s)
     return f"the best other is predicted at {best.speedup:.2f}x, and a comparison errs by {_error(best):.1%}"
 

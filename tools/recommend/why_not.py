@@ -16,6 +16,7 @@ from tools.recommend.workload import PredictedPlan, Workload, limit_to_expressib
 from tools.scenario import RECOMPUTES, Plan, PlanColumns
 from tools.scenario.spec import CARRIED_FIELDS, FULL_SHARDING, MODEL_AXES, PLAN_ROLES, LoraSpec, sharding
 from tools.search.constraints import Constraints, parse_constraints
+from tools.search.ranked import Ranked
 from tools.search.search import Progress, Search, SearchOutcome, count_changes
 
 UNLIMITED = 1e9
@@ -46,7 +47,13 @@ class Remedy:
         return {name: value for name, value in changed.items() if value is not None}
 
 
-def infeasible(workload: Workload, progress: Progress | None = None) -> InfeasibleError:
+def infeasible(workload: Workload, found: Ranked, progress: Progress | None = None) -> InfeasibleError:
+    """Why nothing is proposed; `found` are plans that fit, and that the configuration cannot express."""
+    if len(found.step_time_s):
+        plan = found.plans.plan(int(np.argmin(found.step_time_s)))
+        start = f"no plan that fits can be written as {workload.scenario.training.framework}'s configuration"
+        refused = f"{short(plan)}: {workload.why_inexpressible(plan)}"
+        return InfeasibleError(f"{start}; the fastest is refused ({refused})")
     t, devices = workload.scenario.training, workload.scenario.cluster.num_devices
     smallest = smallest_plan(workload, progress)
     if smallest is None:

@@ -20,7 +20,7 @@ from tools.physics.inputs import Array
 from tools.physics.memory import GIB
 from tools.scenario import Plan, PlanColumns, PlanFacts, Scenario, check_plan, get_framework
 from tools.scenario.spec import PlanValue, sharding
-from tools.search.constraints import Constraints
+from tools.search.constraints import Constraints, parse_constraints
 
 SLOW_LINK = 0.5
 LESS_MEMORY = 0.1
@@ -36,21 +36,22 @@ def limit_to_expressible(scenario: Scenario, constraints: Constraints) -> Constr
 
 def why_inexpressible(scenario: Scenario, plan: Plan) -> str | None:
     """Why the framework's own configuration cannot express the plan, if that matters."""
-    return _why_not_written(scenario, plan) if _is_written(scenario) else None
+    fault = _why_not_written(scenario, plan) if _is_written(scenario) else None
+    return str(fault) if fault else None
 
 
 def _is_written(scenario: Scenario) -> bool:
     return scenario.plan is None or _why_not_written(scenario, scenario.plan) is None
 
 
-def _why_not_written(scenario: Scenario, plan: Plan) -> str | None:
+def _why_not_written(scenario: Scenario, plan: Plan) -> InputError | None:
     if not has_own_format(scenario.training.framework):
         return None
     try:
         export_plan(scenario.model_copy(update={"plan": plan}), scenario.training.framework)
     except InputError as error:
         # All plans share the precision: if the configuration lacks it, that is no fault of the plan.
-        return str(error) if error.path.startswith("plan.") else None
+        return error if error.path.startswith("plan.") else None
     return None
 
 
@@ -73,7 +74,9 @@ class Workload:
     calibration: Calibration
     _predictions: dict[Plan, Prediction] = field(default_factory=dict, init=False, repr=False, compare=False)
     _slowed_s: dict[Plan, float] = field(default_factory=dict, init=False, repr=False, compare=False)
-    _faults: dict[Plan, str | None] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _faults: dict[Plan, InputError | None] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
     """A session asks about the same plans again and again."""
 
     @cached_property
@@ -170,6 +173,16 @@ class Workload:
         return f"is {prediction.fit_probability:.0%} likely to run: plans like it crashed"
 
     def why_inexpressible(self, plan: Plan) -> str | None:
+        fault = self._fault(plan)
+        return str(fault) if fault else None
+
+    def is_forced(self, plan: Plan) -> bool:
+        """Whether the user's own constraint sets the field that the configuration cannot express."""
+        fault = self._fault(plan)
+        own = parse_constraints(self.scenario.constraints, self.scenario.plan)
+        return fault is not None and fault.path.removeprefix("plan.") in own.fields
+
+    def _fault(self, plan: Plan) -> InputError | None:
         if not self._is_written:
             return None
         if plan not in self._faults:

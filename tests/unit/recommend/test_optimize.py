@@ -51,12 +51,15 @@ def test_the_report_has_the_contracts_keys_and_is_json(raw: Raw) -> None:
 
 
 @WITH_TODAY
-def test_speedup_and_changes_are_those_from_todays_plan(raw: Raw) -> None:
+def test_speedup_and_changes_are_those_from_todays_plan_if_it_can_run(raw: Raw) -> None:
     result = report(raw)
     for proposal in result["proposals"]:
         ratio = result["baseline"]["step_time_s"] / proposal["prediction"]["step_time_s"]
-        assert proposal["speedup"] == pytest.approx(ratio, rel=1e-12)
-        assert proposal["speedup_low"] < proposal["speedup"] < proposal["speedup_high"]
+        if result["baseline"]["fits"]:
+            assert proposal["speedup"] == pytest.approx(ratio, rel=1e-12)
+            assert proposal["speedup_low"] < proposal["speedup"] < proposal["speedup_high"]
+        else:
+            assert proposal["speedup"] is None
         changed = plan_of(raw).model_dump()
         for change in proposal["changes"]:
             assert changed.get(change["field"]) == change["from"] != change["to"]

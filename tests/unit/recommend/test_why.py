@@ -1,13 +1,25 @@
 """Each proposal says why it has its slot; today's plan stays if nothing beats it beyond the error."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.graph.cases import run
-from tests.unit.recommend.cases import MIXTRAL, TOO_LARGE, Raw, llama, recommendation, workload_for
+from tests.unit.recommend.cases import (
+    MIXTRAL,
+    TOO_LARGE,
+    Raw,
+    llama,
+    plan_of,
+    recommendation,
+    workload_for,
+)
+from tools.model.observations import with_seen
+from tools.model.runs import Measured, Run
+from tools.recommend.measured import memory_questions
 from tools.recommend.report import Evidence, Recommendation
 from tools.recommend.why import WEIGHTS, why, why_not_fastest
 
@@ -99,6 +111,44 @@ def test_a_plan_that_runs_though_it_does_not_fit_is_asked_about() -> None:
     (question,) = [entry for entry in report.questions if entry.field == "plan"]
     assert f"{report.baseline.peak_memory_gib:.1f} GiB" in question.text
     assert report.proposals[0].changes
+
+
+def test_a_plan_that_runs_is_priced_with_the_memory_it_evidently_has_and_nothing_slower_is_sold() -> None:
+    report = run(llama(plan=TOO_LARGE, notes="the step takes 15.9 s"))[0].report
+    assert report is not None
+    assert report.baseline is not None
+    assert report.headline is not None
+    capacity_gib = workload_for(llama()).capacity_gib
+    assert report.baseline.fits
+    assert report.baseline.peak_memory_gib == pytest.approx(capacity_gib)
+    assert sum(report.baseline.memory_gib.values()) == pytest.approx(capacity_gib)
+    assert report.verification.holds
+    (question,) = [entry for entry in report.questions if entry.field == "plan"]
+    assert f"priced with {capacity_gib:.1f} GiB" in question.text
+    assert report.headline.stance == "keep"
+    assert report.headline.gain is None
+    assert report.proposals[0].changes == []
+
+
+def test_a_measured_peak_is_the_memory_of_a_plan_that_should_not_fit_and_no_other_plans() -> None:
+    raw = llama(plan=TOO_LARGE)
+    start = workload_for(raw)
+    today = plan_of(raw)
+    other = today.model_copy(update={"zero_stage": 1, "dp_shard": 2})
+    measured = Measured(step_time_s=20.0, peak_memory_gib=70.0)
+    run_here = Run(scenario=start.with_plan(today), measured=measured, id="a")
+    workload = replace(start, calibration=with_seen(start.calibration, [run_here]))
+    assert workload.predict([today])[0].peak_memory_gib == pytest.approx(70.0)
+    assert workload.predict([other])[0].peak_memory_gib == start.predict([other])[0].peak_memory_gib
+    assert memory_questions(workload, today)
+    assert memory_questions(workload, recommendation(llama()).proposals[0].plan) == []
+
+
+def test_a_recommendation_asks_too_and_counts_no_gain_over_a_plan_that_cannot_run() -> None:
+    result = recommendation(llama(plan=TOO_LARGE))
+    assert result.questions
+    assert all(entry.speedup is None and entry.two_runs is None for entry in result.proposals)
+    assert recommendation(llama()).questions == []
 
 
 def test_each_proposal_has_its_step_if_things_are_worse_and_one_is_the_most_robust() -> None:

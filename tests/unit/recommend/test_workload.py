@@ -3,7 +3,7 @@
 import pytest
 
 from tests.unit.recommend.cases import MIXTRAL, Raw, in_framework, llama, recommendation, workload_for
-from tools.errors import InputError
+from tools.errors import InfeasibleError, InputError
 from tools.frameworks import export_plan, has_own_format
 from tools.recommend.score import complete, score
 from tools.recommend.why_not import explain_plan
@@ -30,6 +30,18 @@ def test_every_proposal_can_be_exported_to_its_own_framework(
 def test_a_constraint_of_the_user_outranks_what_the_file_can_say() -> None:
     proposals = recommendation({**DEEPSPEED, "constraints": {"recompute": "selective"}}).proposals
     assert {proposal.plan.recompute for proposal in proposals} == {"selective"}
+
+
+def test_nothing_is_proposed_that_the_framework_cannot_be_told_and_the_reason_is_named() -> None:
+    small = in_framework(llama(), "accelerate", global_batch_size=8)
+    small["model"] |= {
+        "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336, "num_attention_heads": 32,
+    }  # fmt: skip
+    small["cluster"] = {"device": "h100-sxm-80gb", "num_devices": 2}
+    with pytest.raises(InfeasibleError, match=r"accelerate's configuration; .*tp 2.* composes tp and cp"):
+        recommendation(small)
+    forced = recommendation({**small, "constraints": {"zero_stage": 0}}).proposals
+    assert {proposal.plan.zero_stage for proposal in forced} == {0}
 
 
 def test_a_suggestion_that_no_file_can_say_is_not_accepted() -> None:
