@@ -39,7 +39,7 @@ def report(state: State, services: NodeServices) -> State:
             evidence = [*evidence, *said]
         proposals.append(entry.model_copy(update={"rationale": rationale, "evidence": evidence}))
     if session.plan and not texts.headline.sells:
-        proposals = without_gains(proposals, is_foreign=texts.headline.stance == "foreign")
+        proposals = without_gains(proposals)
     # Playbooks that apply but change no field of the plan: flags, settings, what to look at.
     near = [hit.id for hit in knowledge.hits]
     books = [book for book in knowledge.playbooks if not book.moves]

@@ -106,7 +106,7 @@ def _plans(view: ReportView) -> Iterator[TableRow]:
             end = drawn + prediction.breakdown_s[term] / slowest_s * BAR_WIDTH
             bar.append("█" * (round(end) - round(drawn)), style=colour)
             drawn = end
-        role = f"{proposal.role}: " if proposal else ""
+        role = f"{view.role_of(planned)}: " if proposal else ""
         fit = "" if prediction.fits else ", DOES NOT FIT"
         gain = f", {planned.gain} today's speed" if planned.gain else ""
         pace = f"{seconds(prediction.step_time_s)} ({planned.interval}){gain}"

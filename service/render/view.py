@@ -289,6 +289,17 @@ class ReportView:
             return self.baseline_plan
         return next((p.plan for p in self.report.proposals if str(p.rank) == key), None)
 
+    def role_of(self, plan: PlanView) -> str:
+        """What a proposal is to this session; nothing is recommended beside a verdict that keeps today's plan
+        or sells nothing."""
+        if plan.proposal is None:
+            return ""
+        if self.report.baseline and not (plan.changes or plan.proposal.settings):
+            return f"the same as {self.plans[0].name}"
+        is_open = self.headline.stance in ("switch", "start", "unfit")
+        recommended = plan.proposal.role == "recommended"
+        return "alternative" if recommended and not is_open else plan.proposal.role
+
     @property
     def step_terms(self) -> dict[str, str]:
         return visible_terms(STEP, [plan.prediction.breakdown_s for plan in self.plans])
@@ -405,6 +416,6 @@ def draft_of(scenario: Scenario, question: PendingDecision, mode: str) -> Report
     view = ReportView(workload, Report.model_validate({**NOT_WRITTEN, **known}), is_draft=True)
     headline = view.headline
     if today and not headline.sells:
-        proposals = without_gains(proposals, is_foreign=headline.stance == "foreign")
+        proposals = without_gains(proposals)
     update = {"headline": headline, "verdict": headline.text, "chosen": headline.rank, "proposals": proposals}
     return replace(view, report=view.report.model_copy(update=update))

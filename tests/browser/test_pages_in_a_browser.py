@@ -72,6 +72,19 @@ def test_every_page_is_accessible_in_both_themes_and_fits_a_phone(page: Watched,
         assert view.evaluate("document.body.scrollHeight") <= MAX_PHONE_PIXELS, path
 
 
+@pytest.mark.parametrize("width", [800, 1280, 1440, 1920])
+def test_the_list_keeps_its_names_whole_and_its_figures_on_the_page(page: Watched, width: int) -> None:
+    view = page.page
+    view.set_viewport_size({"width": width, "height": 900})
+    view.goto("/")
+    view.wait_for_function(NO_WIDER, arg=width)
+    for name in view.locator("#lines tbody th a").all()[:3]:
+        box = name.bounding_box()
+        assert box
+        assert box["width"] >= 80
+        assert box["height"] < 30, "a short name stands on one line"
+
+
 def test_a_case_is_refuted_with_a_reason_that_stays(page: Watched, paths: list[str]) -> None:
     view = page.page
     view.goto(paths[-1])

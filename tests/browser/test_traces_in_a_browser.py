@@ -13,6 +13,38 @@ from tests.browser.watching import FRAMES, Watched
 
 LOADED = "[data-timeline][data-loaded-ms]"
 GLANCED = "[data-timeline][data-overviews='1']"
+PAINTED = """async () => {
+    const own = document.querySelector("script[src*='/trace.js']").src;
+    const timeline = own.replace("trace.js", "timeline.js");
+    const data = timeline.replace("timeline.js", "timeline_data.js");
+    const [{ Timeline }, { simulated }] = await Promise.all([import(timeline), import(data)]);
+    const parent = document.body.appendChild(document.createElement("div"));
+    parent.innerHTML = "<div><canvas></canvas><div data-spacer></div></div><p data-tip></p>";
+    parent.firstChild.style.width = "600px";
+    const kinds = ["forward", "send"], pairs = 100;
+    const columns = { stage: [], kind: [], micro_batch: [], start_s: [], end_s: [] };
+    const step = { stages: 1, kinds, makespan_s: pairs, ...columns };
+    for (let at = 0; at < pairs; at++)
+        for (const [kind, from, to] of [[1, at, at + 0.01], [0, at + 0.01, at + 0.91]]) {
+            step.stage.push(0); step.kind.push(kind); step.micro_batch.push(at);
+            step.start_s.push(from); step.end_s.push(to);
+        }
+    const box = parent.firstChild;
+    const drawn = new Timeline(box, { tell() {}, selected() {}, moved() {} });
+    drawn.fill([{ ...simulated(step, { key: "s", label: "s", short: "s", side: "" }) }]);
+    await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
+    const row = drawn.layout.find((entry) => entry.row), canvas = box.querySelector("canvas");
+    const ratio = devicePixelRatio, y = Math.round((row.y + row.height / 2) * ratio);
+    const line = canvas.getContext("2d").getImageData(0, y, canvas.width, 1).data;
+    const pen = document.createElement("canvas").getContext("2d");
+    pen.fillStyle = getComputedStyle(document.documentElement).getPropertyValue("--compute");
+    const [red, green, blue] = [1, 3, 5].map((at) => parseInt(pen.fillStyle.slice(at, at + 2), 16));
+    let painted = 0, all = 0;
+    for (let x = 92 * ratio; x < canvas.width; x++, all++)
+        painted += [red, green, blue].every((one, at) => Math.abs(line[4 * x + at] - one) < 14);
+    return painted / all;
+}"""
+"""The share of a row painted as compute: a hundred times one hundredth of sending, then ninety of compute."""
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +171,15 @@ def test_simulated_steps_stand_above_the_measured_ranks(page: Watched, installat
     view.get_by_label("Simulated above them").select_option("today")
     expect(tracks.filter(has_text="simulated")).to_have_count(1)
     view.wait_for_url(re.compile("plan=today"))
+
+
+def test_what_is_wide_is_painted_though_something_narrow_begins_in_the_same_pixel(
+    page: Watched, reference: str
+) -> None:
+    view = page.page
+    view.goto(f"/trace?a={reference}")
+    view.wait_for_selector(LOADED)
+    assert view.evaluate(PAINTED) > 0.7
 
 
 def test_two_traces_stand_on_one_axis_with_what_differs(page: Watched, reference: str) -> None:

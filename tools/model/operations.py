@@ -11,7 +11,16 @@ import numpy as np
 
 from tools.model.calibration import Calibration, shipped_calibration
 from tools.physics.arithmetic import ONE, ZERO
-from tools.physics.collectives import Group, all_to_all_s, gather_s, neighbour_s, place, slice_devices
+from tools.physics.collectives import (
+    Group,
+    all_to_all_s,
+    crossing_bytes,
+    gather_s,
+    neighbour_s,
+    network_bytes,
+    place,
+    slice_devices,
+)
 from tools.physics.encode import encode
 from tools.physics.inputs import Array
 from tools.physics.kernels import attention_pairs, attention_s, gemm_moved_bytes, gemm_s
@@ -112,12 +121,23 @@ class Message:
     crosses_nodes: bool
     message_bytes: float
     seconds: float
+    outside_bytes: float = 0.0
+    """What a rank sends out of its domain, over the network."""
+
+    @property
+    def sent_bytes(self) -> float:
+        """What a rank sends, over both kinds of link."""
+        n = self.group_size
+        factor = {"all_reduce": 2.0 * (n - 1) / n, "send_recv": 1.0}.get(self.kind, (n - 1) / n)
+        return self.message_bytes * factor
+
+    @property
+    def inside_bytes(self) -> float:
+        return self.sent_bytes - self.outside_bytes
 
     @property
     def bus_bytes_per_s(self) -> float:
-        n = self.group_size
-        factor = {"all_reduce": 2.0 * (n - 1) / n, "send_recv": 1.0}.get(self.kind, (n - 1) / n)
-        return self.message_bytes * factor / self.seconds
+        return self.sent_bytes / self.seconds
 
 
 def list_messages(scenario: Scenario, calibration: Calibration | None = None) -> list[Message]:
@@ -126,30 +146,45 @@ def list_messages(scenario: Scenario, calibration: Calibration | None = None) ->
     c = (calibration or shipped_calibration()).coefficients(keys)
     hidden_bytes, found = x.tokens * x.hidden * x.value_bytes, []
 
-    def add(axis: str, kind: str, group: Group, message_bytes: Array, seconds: Array) -> None:
+    def add(
+        axis: str, kind: str, group: Group, message_bytes: Array, seconds: Array, outside_bytes: Array
+    ) -> None:
         size, crosses = round(float(group.size)), float(group.outside) > 1.0
         if size > 1:
-            found.append(Message(axis, kind, size, crosses, float(message_bytes), float(seconds)))
+            figures = (float(figure) for figure in (message_bytes, seconds, outside_bytes))
+            found.append(Message(axis, kind, size, crosses, *figures))
 
-    add("tp", "all_reduce", place(x, x.tp, ONE), hidden_bytes, tensor_pair_s(x, c))
-    ring, block_bytes = place(x, x.cp, x.tp), ring_block_bytes(x)
-    add("cp", "send_recv", ring, block_bytes, neighbour_s(x, c, ring, block_bytes))
-    pipeline, stage_bytes = place(x, x.pp, x.tp * x.cp * x.dp), hidden_bytes / x.sequence_parallel_degree
-    add("pp", "send_recv", pipeline, stage_bytes, neighbour_s(x, c, pipeline, stage_bytes))
+    def add_gather(axis: str, kind: str, group: Group, message_bytes: Array, seconds: Array) -> None:
+        """An all-reduce gathers twice: once to scatter sums, once to spread them."""
+        times = 2.0 if kind == "all_reduce" else 1.0
+        add(axis, kind, group, message_bytes, seconds, times * network_bytes(x, group, message_bytes))
+
+    def add_neighbour(axis: str, group: Group, message_bytes: Array) -> None:
+        outside_bytes = message_bytes * (group.outside > 1.0)
+        add(axis, "send_recv", group, message_bytes, neighbour_s(x, c, group, message_bytes), outside_bytes)
+
+    add_gather("tp", "all_reduce", place(x, x.tp, ONE), hidden_bytes, tensor_pair_s(x, c))
+    add_neighbour("cp", place(x, x.cp, x.tp), ring_block_bytes(x))
+    add_neighbour("pp", place(x, x.pp, x.tp * x.cp * x.dp), hidden_bytes / x.sequence_parallel_degree)
     dense, expert = layer_parameters(x, x.stages.moe_share)
     sharded = [("dp", dense, x.dp * x.cp, x.tp, dense_shards(x))]
     if x.is_moe:
         group = place(x, x.ep, x.etp)
         sent = x.tokens / x.tp * x.experts_per_token * x.hidden * x.value_bytes
-        add("ep", "all_to_all", group, sent, all_to_all_s(x, c, group, sent, x.experts_per_token))
+        seconds = all_to_all_s(x, c, group, sent, x.experts_per_token)
+        if float(x.gathers_tokens) > 0:
+            add_gather("ep", "all_gather", group, sent / x.experts_per_token * x.ep, seconds)
+        else:
+            outside_bytes = crossing_bytes(x, group, sent, x.experts_per_token)
+            add("ep", "all_to_all", group, sent, seconds, outside_bytes)
         sharded.append(("dp of experts", expert, expert_ranks(x), x.ep * x.etp, expert_shards(x)))
     for axis, parameters, ranks, stride, shards in sharded:
         # a layer's parameters gathered (gradients scattered) over the shards, then reduced over the replicas
         layer_bytes, domain = parameters * x.value_bytes, slice_devices(x)
         group = place(x, shards, stride, domain)
-        add(axis, "all_gather", group, layer_bytes, gather_s(x, c, group, layer_bytes))
+        add_gather(axis, "all_gather", group, layer_bytes, gather_s(x, c, group, layer_bytes))
         replicas, left = place(x, ranks / shards, stride * shards, domain), layer_bytes / shards
-        add(axis, "all_reduce", replicas, left, 2.0 * gather_s(x, c, replicas, left))
+        add_gather(axis, "all_reduce", replicas, left, 2.0 * gather_s(x, c, replicas, left))
     return found
 
 

@@ -40,6 +40,9 @@ DRIFT_NIGHTS, MIN_DRIFT_NIGHTS = 28, 5
 DRIFT_FIT = 0.9
 """A slope is told if it leaves less than this share of the squares that the best single step leaves: so do 5%
 of steps of 4% after 4 nights, 2% after 7, and 92% of drifts of 0.5% a night after 14, at 1% scatter."""
+YOUNG_NIGHTS, EXPLAINED_FIT = 7, 0.75
+"""On the same scale, of a step on the night of a recorded change: a few nights cannot tell it from a slope,
+and what changes at once makes a step. Chosen on the months that benchmarks/nightly.py generates."""
 MAX_ODD_NIGHTS = 3
 """An alarm needs two nights. One that ends on the night after them, or one later, without a recorded change
 on the night that began it, was noise: what somebody repairs is slow for longer, or changed something."""
@@ -204,7 +207,9 @@ def judge(
     if last - step.night >= ACCEPTED_AFTER:
         return nothing
     alarm = alarm_night(step, series, changed)
-    state, drift = OPEN, _find_drift(series.values, step.scatter)
+    near = range(max(step.night - 1, 0), step.night + 1)  # detection may place a step a night late
+    explained = [night for night in near if series.nights[night] in changed and last - night < YOUNG_NIGHTS]
+    state, drift = OPEN, _find_drift(series.values, step.scatter, explained)
     if step.after > step.before and (alarm is None or alarm >= fresh):
         state = SUSPECTED if alarm is None else NEW
     if drift and state != SUSPECTED:
@@ -264,9 +269,9 @@ class _Drift:
     per_night: float
 
 
-def _find_drift(values: Sequence[float], scatter: float) -> _Drift | None:
-    """The slope to a worse level that the recent nights lie nearer to than to any single step, unless it has
-    a jump that single nights do not scatter by."""
+def _find_drift(values: Sequence[float], scatter: float, explained: Sequence[int]) -> _Drift | None:
+    """The slope to a worse level that the recent nights lie nearer to than to any single step, clearly nearer
+    than to one on an `explained` night, unless it has a jump that single nights do not scatter by."""
     recent = np.asarray(values[-DRIFT_NIGHTS:])
     nights = np.arange(len(recent))
     starts = nights[: len(recent) - MIN_DRIFT_NIGHTS]
@@ -284,7 +289,9 @@ def _find_drift(values: Sequence[float], scatter: float) -> _Drift | None:
     slopes, left = fit(ramps)
     best = int(np.argmin(left))
     _, left_by_steps = fit(np.asarray(nights >= nights[1:, None], dtype=np.float64))
-    if slopes[best] <= 0 or left[best] >= DRIFT_FIT * left_by_steps.min():
+    first = len(values) - len(recent) + 1
+    fits = [EXPLAINED_FIT if first + place in explained else 1.0 for place in range(len(left_by_steps))]
+    if slopes[best] <= 0 or left[best] >= DRIFT_FIT * (left_by_steps * fits).min():
         return None
     if np.diff(recent[starts[best] :]).max() > MAX_JUMP_SCATTERS * scatter:
         return None

@@ -66,10 +66,14 @@ def gather_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> 
 def gather_transfer_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:
     """The part of a gather that grows with its bytes."""
     fast = message_bytes * (group.size - 1.0) / group.size / _fast_rate(x, c, group)
+    return maximum(fast, network_bytes(x, group, message_bytes) / _slow_rate(x, c))
+
+
+def network_bytes(x: Inputs, group: Group, message_bytes: Array) -> Array:
+    """What a rank sends over the network in a gather: a ring per device of the domain, over domains only."""
     ring = where(x.flat_rings > 0, group.size, group.outside)
     ring = where(group.outside > 1, ring, 1.0)
-    slow = message_bytes * (ring - 1.0) / ring / (group.inside * _slow_rate(x, c))
-    return maximum(fast, slow)
+    return message_bytes * (ring - 1.0) / ring / group.inside
 
 
 def gather_latency_s(x: Inputs, c: Coefficients, group: Group) -> Array:
@@ -85,16 +89,9 @@ def all_to_all_s(
     """Each rank sends `sent_bytes`, `copies` routed copies per token. With fused kernels a token bound for
     several ranks of a remote domain crosses the network once and is spread inside (DeepEP, README); a plain
     exchange sends every copy. What the experts' dispatcher does holds only if this is it (`dispatches`)."""
-    outside = group.outside
     fast = sent_bytes * (group.size - 1.0) / group.size / _fast_rate(x, c, group)
-    domains_hit = outside * (1.0 - (1.0 - 1.0 / maximum(outside, 1.0)) ** copies)
-    # node-limited routing (DeepSeek-V3, arXiv 2412.19437, section 2.1.2) caps the groups, hence the domains
-    domains_per_group = maximum(outside / maximum(x.routing_groups, 1.0), 1.0)
-    cap = where(x.routing_groups > 0, x.groups_per_token * domains_per_group, outside)
-    domains_hit = minimum(domains_hit, maximum(cap, 1.0))
-    sent_once = sent_bytes / maximum(copies, 1.0) * domains_hit
-    is_fused = x.has_fused_dispatch * dispatches > 0
-    crossing = where(is_fused, sent_once, sent_bytes) * (outside - 1.0) / outside
+    is_fused, outside = x.has_fused_dispatch * dispatches > 0, group.outside
+    crossing = crossing_bytes(x, group, sent_bytes, copies, dispatches)
     latency = x.scale_up_latency * np.log2(maximum(group.size, 1.0)) + where(
         outside > 1, x.scale_out_latency, 0.0
     )
@@ -112,6 +109,21 @@ def all_to_all_s(
     tokens_bytes = sent_bytes / maximum(copies, 1.0) * group.size
     gathered_s = gather_s(x, c, group, tokens_bytes)
     return where(group.size > 1, where(x.gathers_tokens * dispatches > 0, gathered_s, exchanged_s), 0.0)
+
+
+def crossing_bytes(
+    x: Inputs, group: Group, sent_bytes: Array, copies: Array, dispatches: bool = True
+) -> Array:
+    """What a rank of an exchange sends over the network."""
+    outside = group.outside
+    domains_hit = outside * (1.0 - (1.0 - 1.0 / maximum(outside, 1.0)) ** copies)
+    # node-limited routing (DeepSeek-V3, arXiv 2412.19437, section 2.1.2) caps the groups, hence the domains
+    domains_per_group = maximum(outside / maximum(x.routing_groups, 1.0), 1.0)
+    cap = where(x.routing_groups > 0, x.groups_per_token * domains_per_group, outside)
+    domains_hit = minimum(domains_hit, maximum(cap, 1.0))
+    sent_once = sent_bytes / maximum(copies, 1.0) * domains_hit
+    is_fused = x.has_fused_dispatch * dispatches > 0
+    return where(is_fused, sent_once, sent_bytes) * (outside - 1.0) / outside
 
 
 def neighbour_s(x: Inputs, c: Coefficients, group: Group, message_bytes: Array) -> Array:

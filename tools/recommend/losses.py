@@ -1,5 +1,5 @@
 """Where the seconds of a plan's step go: the ideal at the device's peak and losses that add up to the step;
-and which loss limits the plan: the largest that some lever shrinks."""
+and which loss limits the plan: the one of which some lever takes away most."""
 
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
@@ -75,11 +75,11 @@ def saving(
 def limit_of(
     prediction: Prediction, lost_s: Mapping[str, float], others: Sequence[Mapping[str, float]]
 ) -> Limit:
-    """The largest loss that another plan shrinks; if none does, the largest that is not the ideal."""
+    """The loss of which another plan takes away most; if none does, the largest that is not the ideal."""
     step_s = prediction.step_time_s
     found = {key: saving(key, lost_s, others, step_s) for key in lost_s if key != IDEAL}
-    removable = [key for key, saved in found.items() if saved]
-    key = max(removable or found, key=lambda each: lost_s[each])
+    removable = {key: saved.seconds for key, saved in found.items() if saved}
+    key = max(removable or found, key=lambda each: removable.get(each, lost_s[each]))
     saved = found[key]
     return Limit(
         key=key,

@@ -230,13 +230,16 @@ def _supported(plan: Proposal, support: Sequence[Evidence]) -> Proposal:
     return plan.model_copy(update={"evidence": [*plan.evidence, *new]}) if new else plan
 
 
-def without_gains(proposals: Sequence[Proposal], *, is_foreign: bool) -> list[Proposal]:
-    """Without speedups over a plan that cannot run, or that was judged by traces of another job."""
+def without_gains(proposals: Sequence[Proposal]) -> list[Proposal]:
+    """Without speedups over a plan that cannot run, or that was judged by traces of another job; each is told
+    by its own terms, since what it changes of that plan's means as little."""
     none = {"speedup": None, "speedup_low": None, "speedup_high": None, "two_runs": None}
-    sold = [plan.model_copy(update=none) for plan in proposals]
-    if is_foreign:
-        sold = [plan.model_copy(update={"rationale": own_terms(plan.plan, plan.prediction)}) for plan in sold]
-    return with_roles(sold)
+    return with_roles(
+        [
+            plan.model_copy(update={**none, "rationale": own_terms(plan.plan, plan.prediction)})
+            for plan in proposals
+        ]
+    )
 
 
 def family_of(plan: Plan) -> tuple[int, ...]:

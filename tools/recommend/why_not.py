@@ -11,7 +11,7 @@ from tools.errors import InfeasibleError
 from tools.hardware import device_names, get_device
 from tools.model.predict import Prediction
 from tools.recommend.report import Binding, PlanFields, RejectedPlan, changes
-from tools.recommend.words import difference, short
+from tools.recommend.words import difference, in_words, short
 from tools.recommend.workload import PredictedPlan, Workload, limit_to_expressible
 from tools.scenario import RECOMPUTES, Plan, PlanColumns
 from tools.scenario.spec import CARRIED_FIELDS, FULL_SHARDING, MODEL_AXES, PLAN_ROLES, LoraSpec, sharding
@@ -209,7 +209,8 @@ def explain(
     """The binding constraint of a legal plan, with its margin."""
     ratio = prediction.step_time_s / best.step_time_s
     lacking = prediction.peak_memory_gib - workload.limit_gib
-    step = ", ".join(f"{c.field} {c.from_} to {c.to}" for c in changes(winner, plan)) or "the same plan"
+    moved = (f"{c.field} {in_words(c.from_)} to {in_words(c.to)}" for c in changes(winner, plan))
+    step = ", ".join(moved) or "the same plan"
     pace = f"save {1 - ratio:.1%}" if ratio < 1 else f"cost {ratio - 1:.1%} more"
     forbidden = _forbidden(workload, plan)
     binding: Binding

@@ -73,6 +73,13 @@ def difference(before: Prediction, after: Prediction) -> str:
     return "; ".join(parts) or "no term moves by more than half a percent of the step"
 
 
+def in_words(value: object) -> str:
+    """A field's value as a sentence has it."""
+    if value is None or isinstance(value, bool):
+        return {None: "none", True: "yes", False: "no"}[value]
+    return ", ".join(map(in_words, value)) if isinstance(value, list | tuple) else str(value)
+
+
 def listing(words: Sequence[str]) -> str:
     """One, two and three."""
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

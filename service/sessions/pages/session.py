@@ -104,7 +104,8 @@ def _bench(page: Page, session: SessionView) -> Workbench | None:
     row, view = session.row, session.view
     if view is None:
         return None
-    return workbench_of(view, lambda key: find_plan(page.app, row, view, key), page.request.query_params)
+    stated = page.request.query_params
+    return workbench_of(view, lambda key: find_plan(page.app, row, view, key), stated, session.decided)
 
 
 @router.get("/figures")

@@ -62,7 +62,7 @@ def show(
         summary=short(chosen),
         which=plan,
         plans={key: name for key, name in PLANS.items() if view.find_plan(key) is not None},
-        axes={axis: AXES[axis] for axis in peers(chosen, rank) if axis in AXES},
+        axes={axis: NAMES[axis] for axis in peers(chosen, rank)},
     )
 
 
@@ -123,7 +123,6 @@ class Peering:
     message: Message
     per_step: float
     exposed_s: float
-    link: str
 
     @property
     def listed(self) -> str:
@@ -199,11 +198,16 @@ class Topology:
         left = sum(domain.alike * domain.num_devices for domain in folded[len(drawn) :])
         return drawn, left // node_size
 
+    @property
+    def links(self) -> tuple[str, str]:
+        """Inside a domain and between domains."""
+        device = self.workload.device
+        fast, slow = bytes_of(device.intra_node_bytes_per_s), bytes_of(device.inter_node_bytes_per_s)
+        return f"{'torus' if self.torus else 'fast links'}, {fast}/s", f"network, {slow}/s"
+
     def peerings(self) -> list[Peering]:
-        device, groups = self.workload.device, peers(self.plan, self.rank)
+        groups = peers(self.plan, self.rank)
         breakdown_s = self.workload.predict([self.plan])[0].breakdown_s
-        fast = f"{'torus' if self.torus else 'fast links'}, {bytes_of(device.intra_node_bytes_per_s)}/s"
-        slow = f"network, {bytes_of(device.inter_node_bytes_per_s)}/s"
         peerings = []
         for message in list_messages(self.scenario, self.workload.calibration):
             degree = "dp" if message.axis == OF_EXPERTS else message.axis
@@ -214,7 +218,6 @@ class Topology:
                 message,
                 messages_per_step(self.scenario, message),
                 breakdown_s.get(f"{degree}_comm_exposed", 0.0),
-                slow if message.crosses_nodes else fast,
             )
             peerings.append(peering)
         return peerings

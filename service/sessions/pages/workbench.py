@@ -26,7 +26,7 @@ class Choice(NamedTuple):
     key: str
     planned: PlanView
     gain: str
-    """How many times as fast as today."""
+    """How many times as fast as today; empty where gains over today's plan mean nothing."""
 
 
 @dataclass(frozen=True)
@@ -45,18 +45,24 @@ class Workbench:
     """The measured step of the plan that it is held against."""
     beside_first: str
     """Of a plan that is not proposed: its step time beside proposal 1's."""
+    ratio: str
+    """Of the step held against to the chosen one's; empty where no gain is told."""
+    decided: str
+    """What was decided about the chosen plan, if something was."""
+    is_offered: bool
+    """Whether approving the chosen plan is the step to take now."""
 
     chip_names: ClassVar = CHIP_NAMES
 
-    @property
-    def ratio(self) -> str:
-        return times(self.against.planned.prediction.step_time_s / self.chosen.planned.prediction.step_time_s)
-
 
 def workbench_of(
-    view: ReportView, find: Callable[[str], Plan | None], stated: Mapping[str, str]
+    view: ReportView,
+    find: Callable[[str], Plan | None],
+    stated: Mapping[str, str],
+    decided: Mapping[int, str] | None = None,
 ) -> Workbench:
-    """`find` knows the plans of the search by the keys that addresses have for them."""
+    """`find` knows the plans of the search by the keys that addresses have for them; `decided` is the last
+    decision about each proposal."""
     plans = {plan.key: plan for plan in view.plans}
 
     def get(key: str) -> str:
@@ -79,7 +85,8 @@ def workbench_of(
     against = stated.get("vs") or (TODAY if TODAY in plans else first.key)
     if get(against) == chosen:
         against = next((key for key in plans if key != chosen), chosen)
-    today_s = plans[TODAY].prediction.step_time_s if TODAY in plans else None
+    sells = view.headline.sells
+    today_s = plans[TODAY].prediction.step_time_s if TODAY in plans and sells else None
 
     def choice(key: str) -> Choice:
         gain = times(today_s / plans[key].prediction.step_time_s) if today_s and key != TODAY else ""
@@ -88,6 +95,8 @@ def workbench_of(
     planned, before = plans[chosen], plans[against]
     off = planned.prediction.step_time_s / first.prediction.step_time_s - 1
     measured = view.measured_step_s(before)
+    verdict = (decided or {}).get(planned.proposal.rank, "") if planned.proposal else ""
+    ratio = times(before.prediction.step_time_s / planned.prediction.step_time_s)
     return Workbench(
         choices=[choice(key) for key in plans],
         chosen=choice(chosen),
@@ -99,4 +108,7 @@ def workbench_of(
         refusal=refusal,
         measured=seconds(measured) if measured else "",
         beside_first="" if planned.proposal else f"{signed_percent(off)} beside proposal 1",
+        ratio=ratio if sells or TODAY not in (against, chosen) else "",
+        decided=verdict,
+        is_offered=view.headline.decision is None and view.headline.stance in ("switch", "start", "unfit"),
     )

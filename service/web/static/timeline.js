@@ -207,7 +207,9 @@ export class Timeline {
         i++;
       } else {
         const column = Math.max(Math.floor(x), GUTTER_PX);
-        const next = firstAt(start, from + (column + 1 - GUTTER_PX) * perPixel, i + 1);
+        let next = firstAt(start, from + (column + 1 - GUTTER_PX) * perPixel, i + 1);
+        // events of a row do not overlap, so only the last that begins in this pixel can reach beyond it: it is drawn as itself
+        if (next - 1 > i && duration[next - 1] * unit * scale >= 1.5) next--;
         const time = busy[next] - busy[i];
         const isTalk = talk[next] - talk[i] > time / 2;
         const share = Math.min(1, time / perPixel);

@@ -1,3 +1,5 @@
+import random
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,3 +69,19 @@ def test_what_grows_from_night_to_night_is_told_as_a_drift_and_is_new_once() -> 
     at_once = review(nights([*level, *wobble(10, 10.5)])).headline
     assert at_once is not None
     assert at_once.drift_ratio is None
+
+
+def test_a_step_on_the_night_of_a_recorded_change_is_no_drift() -> None:
+    """As in examples/nightly_history.py: 4% from the 31st night on, seen on the fourth."""
+    draw = random.Random(8)
+    before, after = environment({"nccl": "2.28.3"}), environment({"nccl": "2.28.9"})
+    drifts = 0
+    for _ in range(80):
+        times = [draw.gauss(10.0, 0.1) + 0.4 * (number >= 30) for number in range(34)]
+        every = [
+            night(number, time_s, environment=after if number >= 30 else before)
+            for number, time_s in enumerate(times)
+        ]
+        found = review(every).headline
+        drifts += found is not None and found.drift_ratio is not None
+    assert drifts <= 1, "three of them without the recorded change"

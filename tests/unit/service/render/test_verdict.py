@@ -3,6 +3,7 @@
 import copy
 import io
 import random
+import re
 from collections.abc import Iterator
 from contextlib import redirect_stdout
 
@@ -15,14 +16,19 @@ from graph.rules import first_step
 from graph.session import SessionOutcome
 from service.cli.optimize_tables import print_tables
 from service.render.report import escape_markdown, html_report, markdown_report
-from service.render.view import ReportView
-from service.render.waterfall import loss_changes, loss_seconds
-from service.sessions.pages.view import tiles_of
+from service.render.view import TODAY, ReportView
+from service.render.waterfall import loss_seconds
+from service.sessions.pages.trail import trail_of
+from service.sessions.pages.view import SessionView, tiles_of
+from service.sessions.pages.workbench import Workbench, workbench_of
 from service.sessions.run import end_of
 from tests.unit.graph.cases import Raw
 from tests.unit.service.render import scenes
+from tests.unit.service.web.drawn import completed, drawn
+from tools.frameworks import EXPORT_FORMATS
 from tools.recommend.losses import IDEAL
 from tools.recommend.score import without_gains
+from tools.scenario import RECOMPUTES
 
 SESSIONS = 300
 STATES = ("as predicted", "foreign", "unfit", "lever", "today first", "cold")
@@ -73,7 +79,7 @@ def finished(request: Raw, raw: Raw, headline: Headline | None = None) -> Report
     headline = headline or report.headline
     proposals = report.report.proposals
     if report.report.baseline and not headline.sells:
-        proposals = without_gains(proposals, is_foreign=headline.stance == "foreign")
+        proposals = without_gains(proposals)
     told = {
         "headline": headline, "verdict": headline.text, "chosen": headline.rank, "proposals": proposals,
         "first_step": first_step(headline, proposals, report.report.diagnosis, True),
@@ -94,10 +100,18 @@ def contradictions(view: ReportView) -> list[str]:
     approved = last.proposal if last and last.action == "approve" else None
     rejected = last is not None and last.action == "reject"
     names = " ".join(tile.name for tile in tiles)
-    lost = loss_seconds(view, view.plans[0])
-    changes = loss_changes(view, view.plans[0], view.plans[-1])
-    removable = [loss.key for loss in changes if loss.saving]
-    largest = max(removable or [key for key in lost if key != IDEAL], key=lambda key: lost[key])
+    lost, step_s = loss_seconds(view, view.plans[0]), view.plans[0].prediction.step_time_s
+    left = [loss_seconds(view, plan) for plan in view.proposals]
+    removed = {key: was - min(one[key] for one in left) for key, was in lost.items() if key != IDEAL}
+    worth = {key: saved for key, saved in removed.items() if saved >= max(0.005 * step_s, 0.1 * lost[key])}
+    largest = max(worth or removed, key=lambda key: worth.get(key, lost[key]))
+    bench = bench_of(view)
+    shown = session_page(view, bench)
+    plans = shown.partition('class="halves"')[0]  # what another contract would give stands below
+    next_step = shown.partition('<div class="next">')[2].partition("</section>")[0]
+    sold = [choice.gain for choice in bench.choices if choice.gain] + ([bench.ratio] if bench.ratio else [])
+    is_against_today = TODAY in (bench.chosen.key, bench.against.key)
+    named = view.role_of(bench.chosen.planned)
     best = view.counts.proposal.measured if view.counts.proposal else None
     takes = first.startswith(("Run proposal", "Switch to proposal"))
     found = {
@@ -128,8 +142,41 @@ def contradictions(view: ReportView) -> list[str]:
         and headline.decision is None
         and (best is None or (best.speedup_low or 0.0) <= 1.0),
         "the first is to be taken whatever was decided": "Take the first" in page + text + command,
+        "the session's page has another verdict": str(escape(headline.text)) not in shown,
+        "the workbench sells what the verdict does not": not headline.sells
+        and is_against_today
+        and bool(sold),
+        "the session's page counts gains without a base": not headline.sells
+        and is_against_today
+        and re.search(r"\d\.\d\dx", plans) is not None,
+        "no alarm beside traces of another job": (headline.stance == "foreign")
+        != ("verdict foreign" in shown),
+        "approved and still to approve": approved == bench.chosen.planned.proposal.rank
+        and "Approve" in next_step
+        if bench.chosen.planned.proposal
+        else False,
+        "recommended beside a verdict that keeps today's plan": headline.stance in ("keep", "foreign")
+        and named == "recommended",
+        "the first thing to click takes what the verdict keeps": headline.stance in ("keep", "foreign")
+        and 'value="approve" class="button"' in next_step,
     }  # fmt: skip
     return [what for what, is_so in found.items() if is_so]
+
+
+def bench_of(view: ReportView) -> Workbench:
+    decided = SessionView(completed(view.report), view).decided
+    return workbench_of(view, lambda key: None, {}, decided)
+
+
+def session_page(view: ReportView, bench: Workbench) -> str:
+    """What /sessions/{id} answers, of its own template."""
+    content = {
+        "session": SessionView(completed(view.report), view), "bench": bench, "decision_id": "d",
+        "tab": "", "trail": trail_of([]),
+        "submitted": [], "formats": EXPORT_FORMATS, "recomputes": RECOMPUTES, "trust": None,
+        "answered": None, "tiles": tiles_of(view), "trial_chart": None,
+    }  # fmt: skip
+    return drawn("session", **content)
 
 
 def test_no_place_contradicts_another_over_generated_sessions(monkeypatch: pytest.MonkeyPatch) -> None:

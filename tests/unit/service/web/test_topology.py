@@ -4,9 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.sessions.pages.topology import MAX_BOXES, Topology, peers
+from service.sessions.model import SessionRow
+from service.sessions.pages.topology import MAX_BOXES, NAMES, OF_EXPERTS, Topology, peers
+from service.sessions.pages.view import SessionView
+from tests.unit.physics.scenes import EXPERTS
 from tests.unit.service.served import SCENARIO, Served
 from tests.unit.service.web.browsing import get
+from tests.unit.service.web.drawn import drawn
 from tools.recommend.optimize import workload_of
 from tools.scenario import parse_scenario
 
@@ -51,6 +55,33 @@ def test_every_device_is_drawn_or_folded_and_the_page_stays_readable(
     assert shown + more * drawn.node_size == num_devices
     own = [node.first + cell.place for node, _ in boxes for cell in node.cells if cell.axis == "own"]
     assert own == [rank]
+
+
+def test_bytes_inside_and_between_domains_add_up_and_no_link_is_faster_than_it_is() -> None:
+    """Of experts too: Mixtral's eight, two to a rank, over tp 4: their groups are drawn and named."""
+    model = {**SCENARIO["model"], **EXPERTS}
+    parts = {"cluster": {"device": "h100-sxm-80gb", "num_devices": 64}, "model": model}
+    plan = {"tp": 4, "pp": 2, "cp": 1, "ep": 4, "dp": 8, "zero_stage": 1, "micro_batch_size": 1}
+    scenario = parse_scenario({**SCENARIO, **parts, "plan": plan})
+    assert scenario.plan
+    page = Topology(workload_of(scenario), scenario.plan, 0)
+    crossing = 0
+    for peering in page.peerings():
+        message, device = peering.message, page.workload.device
+        assert message.inside_bytes + message.outside_bytes == pytest.approx(message.sent_bytes)
+        assert message.inside_bytes <= message.seconds * device.intra_node_bytes_per_s
+        assert message.outside_bytes <= message.seconds * device.inter_node_bytes_per_s
+        assert (message.outside_bytes > 0) == message.crosses_nodes
+        crossing += message.inside_bytes > 0 and message.crosses_nodes
+    assert crossing, "some of it goes both ways"
+    content: dict[str, object] = {"session": SessionView(SessionRow(attempt=1), None)}
+    content |= {"tab": "topology", "topology": page}
+    domains, more = page.shown()
+    names = {axis: NAMES[axis] for axis in peers(page.plan, 0)}
+    assert OF_EXPERTS in names
+    content |= {"domains": domains, "more": more, "summary": "", "which": "1", "plans": {}, "axes": names}
+    shown = drawn("topology", **content)
+    assert "data-parallel, experts peer" in shown
 
 
 def test_a_rank_beyond_the_cluster_is_refused(served: Served) -> None:
