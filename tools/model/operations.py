@@ -76,6 +76,11 @@ def list_operations(scenario: Scenario, calibration: Calibration | None = None) 
         found.append(product("token mixer out", x.tokens, x.hidden, x.mixer_out / x.tp))
     if x.is_moe:
         held, rows, width = routed(x)
+        tokens = x.tokens / x.sequence_parallel_degree
+        found.append(product("expert router", tokens, x.experts, x.hidden, low_precision=False))
+        if x.moe_hidden < x.hidden:
+            found.append(product("experts' latent in", x.tokens, x.moe_hidden / x.tp, x.hidden))
+            found.append(product("experts' latent out", x.tokens, x.hidden, x.moe_hidden / x.tp))
         for expert in (
             product("experts up", rows / held, width * x.up_matrices, x.moe_hidden),
             product("experts down", rows / held, x.moe_hidden, width),

@@ -135,8 +135,9 @@ def expert_block(x: Inputs, c: Coefficients) -> Work:
         + tokens * 5.0 * x.hidden
     )
     if is_any(x.gathers_tokens):  # its results are added up at the size of all gathered tokens
-        gathered = x.tokens / x.tp * x.etp * x.ep * x.moe_hidden * GATHERED_PASSES
-        elements = elements + where(x.gathers_tokens > 0, gathered, 0.0)
+        group = x.ep * x.etp
+        gathered = x.tokens / x.tp * group * x.moe_hidden * GATHERED_PASSES
+        elements = elements + where((x.gathers_tokens > 0) & (group > 1), gathered, 0.0)
     cast = rows * (x.moe_hidden + width)
     work = _with_traffic(x, c, forward, backward, elements, cast, last=down_f * scale)
     if not is_any(x.shared_ffn):

@@ -143,7 +143,7 @@ PLANS: dict[str, list[Words]] = {
         {"zero_stage": 1, "tp": 4, "pp": 4, "dp": 4, "dp_shard": 4, "schedule": "1f1b"},
         {"zero_stage": 1, "pp": 8, "dp": 8, "dp_shard": 8, "schedule": "gpipe"},
         {"zero_stage": 1, "cp": 4, "dp": 16, "dp_shard": 16},
-        {"moe": True, "zero_stage": 1, "ep": 8},
+        {"moe": True, "zero_stage": 1},
         {"zero_stage": 1, "training": {"gradient_dtype": "fp32"}},
     ],
 }

@@ -171,10 +171,12 @@ def test_no_adversary_answers_a_question_in_its_own_words(policy: Policy, seed: 
     assert report is not None
     model = StandInModel(policy, seed)
     scenario = parse_request(small()).scenario
-    answered = ask(f"why not tp 8? {HOSTILE}", report, scenario, Context(open_seed(), reasoner=model))
+    question = f"why not tp 8? {HOSTILE}"
+    by_rules = ask(question, report, scenario, Context(open_seed())).answer  # which names the words it did not use
+    answered = ask(question, report, scenario, Context(open_seed(), reasoner=model))
     assert set(model.asked) == {"answer_question"}
     if policy != "random":  # which may say a harmless word
         has_tempted(model, {"answer_question"})
         assert answered.by == Rules.name
         assert len(answered.incidents) == 1
-    assert not any(mark in answered.answer for mark in MARKS)
+    assert answered.answer == by_rules or not any(mark in answered.answer for mark in MARKS)
