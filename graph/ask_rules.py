@@ -257,6 +257,11 @@ def _limit(report: Report, proposal: Proposal) -> str:
     return f"{limit.in_words}; {lever}. {said}"
 
 
+def _crashed(report: Report, proposal: Proposal) -> str:
+    known = [f"{plan.summary}: {plan.why}" for plan in report.rejected if plan.binding == "trial"]
+    return _sentence("; ".join(known)) or "No crash of a plan of this job is known."
+
+
 def _published(report: Report, proposal: Proposal) -> str:
     known = [f"{recipe.title} (proposal {recipe.proposal or 'none'})" for recipe in report.recipes]
     known += [f"{case.title} ({case.status})" for case in report.cases]
@@ -312,6 +317,7 @@ TOPICS: tuple[Topic, ...] = (
     (r"\bfp8\b|\bprecision\b|\bnvfp4\b|\bmxfp8\b", _precision),
     (r"\b(?:network|bandwidth|links?|fabric)\b", _network),
     (r"\bcheckpoints?\b", _checkpoint),
+    (r"\bcrash|\bran out of\b|\boomed\b", _crashed),
     (r"\bmemory|\bfits?\b|\bgib\b|\bheadroom\b|\boom\b", _memory),
     (r"\brisks?\b|\bgo wrong\b|\bworry\b|\bdanger", lambda report, entry: _sentence("; ".join(entry.risks))),
     (r"\banybody|\banyone|\bpublished|\brecipes?\b|\bevidence\b|\bever run\b", _published),

@@ -33,8 +33,11 @@ PLAN_ERROR = 0.1
 ERRORS = dict.fromkeys(TOLD, TOLD_ERROR) | dict.fromkeys(OWN_SOURCES, OWN_ERROR)
 SURE = 0.99
 """Probability that a plan runs which has run."""
-PRIOR_RUNS = 0.25
-"""Runs of the same plan that the predicted probability of fitting counts as."""
+PRIOR_RUNS = 1.0
+"""Runs of the same plan that the predicted probability of fitting counts as: with 0.25 what a crash said of
+other plans of the Ultra-Scale Playbook's sweeps was worse than no crash known, with 2 no better."""
+MIN_SAID = 0.25
+"""Of a run: a crash that says less of another plan is not cited for it."""
 COMMON_SHARE = 0.5
 """How much a crash for memory says of plans that are not alike and need as much: the part of the error of a
 predicted peak that all plans share (`observations.COMMON_SHARE`)."""
@@ -48,7 +51,7 @@ class RunCitation:
     """What a run says of its own plan."""
 
     ref: str
-    """run:ID, notes:WORDS or case:ID."""
+    """run:ID, notes:WORDS or case:ID; crash:ID, which supports nothing."""
     summary: str
     is_told: bool
     """And not measured here."""
@@ -186,7 +189,7 @@ class SeenRuns:
         """The crash that says most against a scenario's plan; None if none says much."""
         lost = self._weights(*encode([scenario]), np.array([memory_bytes]))[1][0]
         place = int(np.argmax(lost))
-        return self.runs[place] if lost[place] > PRIOR_RUNS else None
+        return self.runs[place] if lost[place] > MIN_SAID else None
 
     def of_plan(self, scenario: Scenario) -> list[Run]:
         """The runs of a scenario's own plan."""
@@ -206,6 +209,7 @@ class SeenRuns:
             if doubt:
                 summary += f", {math.exp(doubt):.2f} times off what the other runs allow"
             ref = run.id if run.source == "case" else f"{'notes' if is_told else 'run'}:{run.title}"
+            ref = f"crash:{run.title}" if run.crashed else ref
             made.append(RunCitation(ref, summary, is_told, run.crashed, doubt > 0))
         return made
 

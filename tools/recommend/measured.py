@@ -123,7 +123,7 @@ def citations(workload: Workload, plan: Plan, prediction: Prediction) -> tuple[l
         assert crash.scenario.plan is not None
         says = f"{short(crash.scenario.plan)} crashed ({crash.title}), and this plan is like it"
         risks.append(f"{says}: {prediction.fit_probability:.0%} likely to run")
-        evidence.append(Evidence(kind="trial", ref=f"run:{crash.title}", says=says))
+        evidence.append(Evidence(kind="trial", ref=f"crash:{crash.title}", says=says))
     return evidence, risks
 
 

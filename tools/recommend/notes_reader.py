@@ -83,8 +83,8 @@ WORDS = {
     "G": r"at least|no (?:less|fewer|lower) than|>=|≥|min(?:imum)?(?: of)?|or more",
     "A": r"more than|above|over|beyond|exceed|(?:greater|higher|larger|bigger|wider|deeper) than|>",
     "B": r"(?:less|fewer|lower|smaller) than|below|under|<",
-    "C": r"crash(?:es|ed)?|hangs?|fails?|failed|deadlock(?:s|ed)|ooms?|dies|out of memory|broken|segfaults|"
-    r"(?:ran|runs|went) (?:out of memory|oom)|(?:does(?: not|n['’]t)|won['’]t) fit(?: in memory)?",
+    "C": r"crash(?:es|ed)?|hangs?|fails?|failed|deadlock(?:s|ed)|oom(?:s|ed)?|dies|out of memory|broken|"
+    r"segfaults|(?:ran|runs|went) (?:out of memory|oom)|(?:does(?: not|n['’]t)|won['’]t) fit(?: in memory)?",
     "b": r"between",
     "+": r"together with|with|\+|/",
     ",": r",|and|&|but|so|therefore|[()]",
@@ -117,6 +117,7 @@ WORDS = {
     r"|may be used|you may|the|an?|our|its|their|your|please|pls|kindly|we(?:['’]re| are)?|you|i|about|"
     r"values?|size|degree|per|each|every|gpus?|devices?|on|in|as|groups?|go|do|let|have|has|hi|hello|hey|fyi|all|able|"
     r"effectively|delivers?|gives?|gets?|sees|reach(?:es)?|runs?(?: at)?|running|combination|plain|always|"
+    rf"{_NUMBER} times|twice|repeatedly|"
     r"here|real|ensure|safety|config|baseline|long|again|activation|gradient|[\"'`*{}\[\]~!-]",
 }
 """Longer matches win, of equal ones the earlier. W is known to state nothing, and "" changes nothing."""

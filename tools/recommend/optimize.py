@@ -210,7 +210,7 @@ def optimize(
         diagnosis = with_lever(diagnosis, result.proposals, prediction)
     kept = with_roles(without_slower(result.proposals, recalibrated.measured_s if recalibrated else None))
     if scenario.plan and not prediction.fits:
-        kept = without_gains(kept)
+        kept = without_gains(kept, keeps_rationale=True)  # it names what today's plan lacks
     return Recommendation(
         **{**dict(result), "proposals": kept},
         id=scenario.id,

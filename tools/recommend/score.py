@@ -230,16 +230,15 @@ def _supported(plan: Proposal, support: Sequence[Evidence]) -> Proposal:
     return plan.model_copy(update={"evidence": [*plan.evidence, *new]}) if new else plan
 
 
-def without_gains(proposals: Sequence[Proposal]) -> list[Proposal]:
+def without_gains(proposals: Sequence[Proposal], *, keeps_rationale: bool = False) -> list[Proposal]:
     """Without speedups over a plan that cannot run, or that was judged by traces of another job; each is told
     by its own terms, since what it changes of that plan's means as little."""
-    none = {"speedup": None, "speedup_low": None, "speedup_high": None, "two_runs": None}
-    return with_roles(
-        [
-            plan.model_copy(update={**none, "rationale": own_terms(plan.plan, plan.prediction)})
-            for plan in proposals
-        ]
-    )
+    made = []
+    for plan in proposals:
+        told = plan.rationale if keeps_rationale else own_terms(plan.plan, plan.prediction)
+        none = {"speedup": None, "speedup_low": None, "speedup_high": None, "two_runs": None}
+        made.append(plan.model_copy(update={**none, "rationale": told}))
+    return with_roles(made)
 
 
 def family_of(plan: Plan) -> tuple[int, ...]:

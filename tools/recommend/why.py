@@ -73,7 +73,12 @@ def why_not_fastest(proposals: Sequence[Proposal]) -> str:
     first, fastest = proposals[0], min(proposals, key=_step_s)
     if first is fastest:
         return f"The first proposal is the fastest by prediction. {first.why}"
-    reasons = [item.says for item in first.evidence if item.kind in ("knowledge", "trial")]
+    shared = {item.ref for item in fastest.evidence}
+    reasons = [
+        item.says.rstrip(".")
+        for item in first.evidence
+        if item.kind in ("knowledge", "trial") and item.ref not in shared
+    ]
     said = "".join(f" {text[:1].upper()}{text[1:]}." for text in reasons)
     return f"Proposal 1: {first.why}{said} Proposal {fastest.rank}: {fastest.why}"
 

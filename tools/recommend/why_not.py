@@ -10,6 +10,7 @@ from pydantic import JsonValue
 from tools.errors import InfeasibleError
 from tools.hardware import device_names, get_device
 from tools.model.predict import Prediction
+from tools.recommend.measured import citations
 from tools.recommend.report import Binding, PlanFields, RejectedPlan, changes
 from tools.recommend.words import difference, in_words, short
 from tools.recommend.workload import PredictedPlan, Workload, limit_to_expressible
@@ -22,7 +23,7 @@ from tools.search.search import Progress, Search, SearchOutcome, count_changes
 UNLIMITED = 1e9
 LARGEST_CLUSTER = 65536
 LORA_RANK = 16
-MAX_REJECTED = 6
+MAX_REJECTED, MAX_CRASHED = 6, 2
 SCALED = (*MODEL_AXES, "ep", "micro_batch_size", "vpp")
 """Fields of a plan whose half and double are neighbours."""
 
@@ -175,8 +176,8 @@ def _search(workload: Workload, fraction: float, progress: Progress | None) -> S
 
 
 def rejected(workload: Workload, winner: Plan, best: Prediction) -> list[RejectedPlan]:
-    """The winner's neighbours, one step away with data parallelism taking up the difference; those that would
-    be faster first: an engineer's first questions."""
+    """The winner's neighbours, one step away with data parallelism taking up the difference, and the fastest
+    of this job's plans that crashed; those that would be faster first: an engineer's first questions."""
     updates: list[PlanFields] = [
         {name: getattr(winner, name) * up // down}
         for name in SCALED
@@ -188,10 +189,16 @@ def rejected(workload: Workload, winner: Plan, best: Prediction) -> list[Rejecte
     updates += [{**sharding(stage, ranks)} for stage in stages]
     updates += [{"recompute": name} for name in RECOMPUTES if name != winner.recompute]
     neighbours = dict.fromkeys(find_changed(workload, winner, update) for update in updates)
-    legal = [plan for plan in neighbours if plan is not None and workload.objection(plan) is None]
+    seen = workload.calibration.seen
+    ran = [run.scenario.plan for run in seen.of_job(workload.scenario) if run.crashed] if seen else []
+    plans = dict.fromkeys(plan for plan in (*ran, *neighbours) if plan is not None)
+    legal = [plan for plan in plans if workload.objection(plan) is None]
     predictions = workload.predict(legal)
     judged = [explain(workload, plan, winner, best, p) for plan, p in zip(legal, predictions, strict=True)]
-    return sorted(judged, key=lambda plan: plan.step_time_ratio or 0.0)[:MAX_REJECTED]
+    judged.sort(key=lambda plan: plan.step_time_ratio or 0.0)
+    crashed = [plan for plan in judged if plan.binding == "trial"][:MAX_CRASHED]
+    others = [plan for plan in judged if plan.binding != "trial"][: MAX_REJECTED - len(crashed)]
+    return sorted([*crashed, *others], key=lambda plan: plan.step_time_ratio or 0.0)
 
 
 def explain_plan(workload: Workload, plan: Plan, winner: Plan) -> RejectedPlan:
@@ -218,6 +225,8 @@ def explain(
         why, binding = "this is the plan that ASAP proposes first", "none"
     elif forbidden:
         why, binding = f"{step} would {pace} but {forbidden}", "constraint"
+    elif not prediction.fits and workload.has_crashed(plan):
+        why, binding = f"{step} would {pace} but {citations(workload, plan, prediction)[1][0]}", "trial"
     elif lacking > 0:
         needs = f"needs {prediction.peak_memory_gib:.1f} GiB of {workload.limit_gib:.1f} usable"
         why, binding = f"{step} would {pace} but {needs}", "memory"

@@ -44,6 +44,22 @@ def test_every_slot_has_its_reason_in_twenty_words_with_a_number(raw: Raw) -> No
     assert f"{gap:.1%} behind the fastest" in first.why or first is fastest or not first.changes
 
 
+def test_the_long_reason_names_what_speaks_for_the_first_alone_each_once() -> None:
+    first, second, *_ = recommendation(llama()).proposals
+    shared, own = (
+        Evidence(kind="knowledge", ref=f"case:{name}", says=f"It {name}.") for name in ("is", "ran")
+    )
+    slower = first.prediction.model_copy(update={"step_time_s": 2 * second.prediction.step_time_s})
+    told = why_not_fastest(
+        [
+            first.model_copy(update={"prediction": slower, "evidence": [shared, own]}),
+            second.model_copy(update={"evidence": [shared]}),
+        ]
+    )
+    assert "It ran. Proposal 2:" in told
+    assert "It is" not in told
+
+
 @given(
     steps=st.lists(st.floats(0.9, 100.0), min_size=1, max_size=3),
     memory=st.lists(st.floats(1.0, 200.0), min_size=3, max_size=3),

@@ -3,6 +3,7 @@ if nothing fits or is legal: how far off, and what would help, checked by trying
 
 import copy
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -18,9 +19,13 @@ from tests.unit.recommend.cases import (
     workload_for,
 )
 from tools.errors import InfeasibleError
+from tools.model.observations import with_seen
 from tools.model.predict import predict
-from tools.recommend.optimize import optimize
+from tools.model.runs import Run
+from tools.recommend.choose import SAFE
+from tools.recommend.optimize import optimize, propose
 from tools.recommend.report import PlanFields, RejectedPlan
+from tools.recommend.score import support_of
 from tools.recommend.why_not import explain_plan, find_changed
 from tools.recommend.workload import Workload
 from tools.scenario import Plan, parse_scenario
@@ -74,6 +79,20 @@ def test_rejected_plans_are_legal_and_each_has_a_binding_constraint_with_its_mar
             assert entry.binding == "preference"
             assert ratio <= 1
     assert ratios == sorted(ratios)
+
+
+def test_a_crash_is_named_with_its_run_and_says_little_against_a_third_of_its_memory() -> None:
+    workload, first = workload_for(llama()), recommendation(llama()).proposals[0].plan
+    crash = Run(scenario=workload.with_plan(first), crashed=True, id="night-7")
+    knowing = replace(workload, calibration=with_seen(workload.calibration, [crash]))
+    assert knowing.predict([plan_of(llama())])[0].fit_probability >= SAFE
+    result = propose(knowing)
+    (crashed,) = [entry for entry in result.rejected if entry.plan == first]
+    assert crashed.binding == "trial"
+    assert "crashed here (crash:night-7)" in crashed.why
+    assert any(item.ref == "crash:night-7" for entry in result.proposals for item in entry.evidence)
+    assert all(support_of(entry.evidence) == 0 for entry in result.proposals)
+    assert result.rejected == sorted(result.rejected, key=lambda entry: entry.step_time_ratio or 0.0)
 
 
 @pytest.mark.parametrize(
