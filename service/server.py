@@ -18,12 +18,12 @@ from service.access.store import has_keys
 from service.app import create_app, make_app_state
 from service.db.engine import open_database, retry_transaction
 from service.db.outages import CONNECTION_ERRORS
+from service.disk import MIN_FREE_BYTES
 from service.errors import FullDiskError
 from service.http.computing import Computing
 from service.http.connections import bounded_protocol
 from service.http.metrics import Metrics
 from service.http.openapi import describe
-from service.http.ops import MIN_FREE_BYTES
 from service.http.state import AppState
 from service.jobs.engine import prepare
 from service.sessions.dispatch import session_queue

@@ -1,6 +1,5 @@
 """Operations: health, readiness, metrics, and the audit log."""
 
-import shutil
 from datetime import datetime
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from service import __version__
 from service.access.store import list_audit
+from service.disk import MIN_FREE_BYTES, free_bytes
 from service.http.auth import Admin, Operator
 from service.http.deps import AppDep, Cursor, Limit, Public
 from service.http.state import AppState
@@ -23,7 +23,6 @@ from service.strict_json import JsonObject
 
 HEARTBEAT = "/api/v2/heartbeat"
 PATIENCE_S = 2.0
-MIN_FREE_BYTES = 64 << 20
 NO_WORKFLOW = "none"
 router = APIRouter(tags=["health"])
 audit_router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=StrictRoute)
@@ -112,9 +111,7 @@ def check_queue(app: AppState) -> str:
 
 def check_disk(app: AppState) -> str:
     """Sessions, events and uploads are written there."""
-    settings = app.settings
-    folders = [folder for folder in (settings.data_dir, settings.traces_dir) if folder and folder.exists()]
-    free = min((shutil.disk_usage(folder).free for folder in folders), default=MIN_FREE_BYTES)
+    free = free_bytes(app.settings)
     if free < MIN_FREE_BYTES:
         raise NotReadyError(f"{free >> 20} MiB are free, {MIN_FREE_BYTES >> 20} MiB are needed")
     return f"{free >> 20} MiB free"

@@ -57,7 +57,9 @@ def heartbeat(conn: sa.Connection, id: str, host: str, pid: int) -> None:
     """This worker is alive."""
     now = now_s(conn)
     row = insert_into(conn, workers).values(id=id, host=host, pid=pid, started_at=now, heard_at=now)
-    conn.execute(row.on_conflict_do_update(index_elements=["id"], set_={"heard_at": now}))
+    conn.execute(
+        row.on_conflict_do_update(index_elements=["id"], set_={"host": host, "pid": pid, "heard_at": now})
+    )
 
 
 def list_living(conn: sa.Connection, lease_s: float) -> list[WorkerRow]:

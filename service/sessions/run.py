@@ -25,6 +25,7 @@ from service.checkpoints import GuardedSaver, open_checkpoints
 from service.clusters.usecases import add_runs, calibration_of, measured_runs, runs_known
 from service.db.engine import retry_transaction
 from service.db.outages import CONNECTION_ERRORS, is_outage
+from service.disk import FULL, MIN_FREE_BYTES, free_bytes
 from service.errors import CancelledError, FencedError, HandBackError, OutOfTimeError
 from service.jobs.engine import Jobs
 from service.jobs.loop import Loop
@@ -42,10 +43,13 @@ from service.sessions.store import keep_search
 from service.strict_json import JsonObject
 from service.traces.uploads import Uploads, find_reference
 from tools.errors import AsapError, InfeasibleError, InputError
+from tools.launch.status import LaunchError
 from tools.search.ranked import Ranked, pack
 from tools.trials.run import LaunchedTrials
 
 CHECK_EVERY_S = 1.0
+ROOM_PAUSE_S = 10.0
+"""At least, after a write that found no room: each time is a claim of the session, which has so many."""
 SESSION_POLL_S = 0.1
 
 _log = logging.getLogger(__name__)
@@ -153,7 +157,8 @@ def _run(deps: SessionDeps, row: SessionRow, log: SessionLog) -> SessionEnd:
             decision = row.forked_from.changed.decision
         session = _session(deps, row, log)
         parsed = parse_request(request, row.tenant or None)
-        return end_of(session.run(parsed, log.emit, decision, fork_point(row)))
+        with _room_awaited(deps, row, log):
+            return end_of(session.run(parsed, log.emit, decision, fork_point(row)))
     except CancelledError:
         return SessionEnd(CANCELLED, {})
     except (FencedError, HandBackError):
@@ -163,6 +168,25 @@ def _run(deps: SessionDeps, row: SessionRow, log: SessionLog) -> SessionEnd:
             raise
         _log.exception("session %s failed", row.id, extra={"session": row.id})
         return failure_of(error, row.id)
+
+
+@contextmanager
+def _room_awaited(deps: SessionDeps, row: SessionRow, log: SessionLog) -> Iterator[None]:
+    """That something, as a trial's results, could not be written says nothing about the session: it waits
+    until there is room, and is handed back."""
+    settings = deps.worker.settings
+    try:
+        yield
+    except (OSError, LaunchError) as error:
+        is_full = isinstance(error, OSError) and error.errno in FULL
+        if not is_full and free_bytes(settings) >= MIN_FREE_BYTES:
+            raise
+        _log.warning("session %s waits for room on the disk: %s", row.id, error, extra={"session": row.id})
+        ends_at = time.monotonic() + ROOM_PAUSE_S
+        while time.monotonic() < ends_at or free_bytes(settings) < MIN_FREE_BYTES:
+            log.check()
+            time.sleep(CHECK_EVERY_S)
+        raise HandBackError("the disk was full") from error
 
 
 def _session(deps: SessionDeps, row: SessionRow, log: SessionLog) -> Session:

@@ -3,7 +3,6 @@
 Nothing here knows about HTTP.
 """
 
-import errno
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
@@ -18,6 +17,7 @@ from service.access.auth import Caller
 from service.access.store import record
 from service.db.engine import Database
 from service.db.queries import lock_tenant
+from service.disk import FULL
 from service.errors import ConflictError, FullDiskError, NotFoundError, QuotaError
 from service.logs import request_id
 from service.settings import DAY_S, Settings
@@ -43,7 +43,6 @@ POLL_S = 0.1
 RESERVED_BYTES = 16 << 20
 """At a time, of a file whose length is not stated."""
 SWEEP_EVERY_S = 600.0
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 log = logging.getLogger("asap.traces")
 
 

@@ -69,6 +69,7 @@ LOG_LINES: tuple[tuple[FailureKind, float, tuple[str, ...]], ...] = (
             r"\bNVRM: Xid\b",
             r"GPU has fallen off the bus",
             r"CUDA error: (unspecified launch failure|hardware stack error|device unavailable)",
+            r"\bNo space left on device\b",  # as little of the plan's doing, and the job is run again
         ),
     ),
     (

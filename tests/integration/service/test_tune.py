@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from service.worker import make_worker
 from tests.integration.launch.waiting import processes_of
 from tests.integration.service.api_process import api_process
 from tests.integration.service.at_work import Desk, assert_whole, opened, settings_for, wait_for
+from tests.integration.service.test_chaos_mixed import small_disk
 from tests.integration.trials.conftest import QUICK, scenario
 
 TUNE = {**scenario(), "mode": "tune"}
@@ -110,6 +112,37 @@ def test_a_job_of_a_session_that_was_cancelled_while_nobody_ran_it_is_ended(
     assert desk.row(id).state == "cancelled"
     assert end_orphans(desk.database, trials, jobs) == [f"{id}-1-0"]
     assert end_orphans(desk.database, trials, jobs) == []
+
+
+def test_a_full_disk_delays_a_session_and_does_not_end_it(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The results of its first trial find no room, twice; the trial is not run again."""
+    monkeypatch.setattr("service.sessions.run.ROOM_PAUSE_S", 1.0)
+    monkeypatch.setattr("service.sessions.run.MIN_FREE_BYTES", 0)  # its disk seems to have room again
+    given: dict[str, Any] = {"session_trials": 2, "trial_steps": 6, "trial_runs": 1}
+    given |= {"launch_templates": templates(tmp_path, 1.0), "jobs_dir": tmp_path / "jobs"}
+    with small_disk(tmp_path / "disk") as disk:
+        if disk is None:
+            pytest.skip("only root may mount a small disk")
+        settings = settings_for(disk, postgres_url, **given)
+        with opened(settings) as desk:
+            worker = make_worker(settings)
+            worker.start()
+            id = desk.submit(request=TUNE, mode="tune")
+            wait_for(lambda: starts(settings))
+            with suppress(OSError), (disk / "ballast").open("wb", buffering=0) as ballast:
+                while True:
+                    ballast.write(bytes(4096))
+            row = desk.wait(id, until=lambda row: row.claims > 2 or row.finished_at is not None)
+            assert row.error is None
+            (disk / "ballast").unlink()
+            row = desk.wait(id)
+            assert worker.stop()
+            assert (row.state, row.error) == ("completed", None)
+            assert row.measured_speedup
+            assert_whole(desk.events(id))
+        assert starts(settings) == {f"{id}-1-0": 1, f"{id}-1-1": 1}
 
 
 @pytest.mark.slow

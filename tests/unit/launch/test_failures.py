@@ -49,6 +49,7 @@ LINES = {
         "slurmstepd: error: *** JOB 7 ON n1 CANCELLED AT 2026-11-16T07:29:41 DUE TO NODE FAILURE ***",
         "srun: error: Node failure on n2",
         "RuntimeError: CUDA error: uncorrectable ECC error encountered",
+        "OSError: [Errno 28] No space left on device: 'out/result.json'",
     ],
     Kind.NUMERICS: [
         "step 12: loss is nan",
