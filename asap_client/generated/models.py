@@ -1085,6 +1085,7 @@ class Recommendation(TypedDict):
     id: str | int | float | None
     diagnosis: Diagnosis
     baseline: Prediction | None
+    questions: NotRequired[list[PersonQuestion]]
     reasoner: str
 
 

@@ -39,7 +39,7 @@ def client(api: ApiProcess, key: str) -> httpx.Client:
 
 @pytest.fixture
 def api(tmp_path: Path) -> Iterator[ApiProcess]:
-    with api_process(tmp_path, "--role", "api", tenant_cpu_s=0.5, request_s=300) as api:
+    with api_process(tmp_path, "--role", "api", compute_processes=2, tenant_cpu_s=0.5, request_s=300) as api:
         yield api
 
 
