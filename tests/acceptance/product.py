@@ -58,8 +58,8 @@ class Server(ApiProcess):
 
 @contextmanager
 def serving(folder: Path, **settings: object) -> Iterator[Server]:
-    """Listening when it is yielded; one process computes for it."""
-    server = Server(folder, ["serve"], environment(folder, **{"compute_processes": 1, **settings}))
+    """Listening when it is yielded."""
+    server = Server(folder, ["serve"], environment(folder, **settings))
     with running(server):
         yield server
 

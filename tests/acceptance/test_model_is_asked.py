@@ -54,8 +54,8 @@ def test_a_session_its_questions_and_a_night_ask_the_model(
     tmp_path: Path, database: dict[str, str], model: Model
 ) -> None:
     """One server, as a platform, a person and a nightly team would use it."""
-    roots = json.dumps([str(tmp_path)])
-    with serving(tmp_path, trace_roots=roots, **database, **model.settings) as server:
+    usual = {"trace_roots": json.dumps([str(tmp_path)]), "compute_processes": 2}
+    with serving(tmp_path, **usual, **database, **model.settings) as server:
         id = server.submit()
         assert_by_the_model(server.report(id), model)
         _assert_within_its_context(model.seen)
