@@ -28,6 +28,7 @@ try:
     from tools.frameworks.start import start_scenario
     from tools.frameworks.words import parse_devices
     from tools.hardware import get_device
+    from tools.model.basis import ExplainedPrediction, explained
     from tools.model.calibration import Calibration
     from tools.model.predict import Prediction
     from tools.model.predict import predict as predict_many
@@ -99,8 +100,8 @@ def import_config(
     return Imported(read_scenario(made.scenario), start.assumed, made.notes, made.unused)
 
 
-def predict(job: Job, calibration: Calibration | None = None) -> Prediction:
-    """Step time with its 80% interval and its parts, memory, and what limits the job's plan.
+def predict(job: Job, calibration: Calibration | None = None) -> ExplainedPrediction:
+    """Step time with its 80% interval and its parts, memory, what limits the job's plan, and its evidence.
 
     `predict_many` takes a list of scenarios, thousands at a time. `calibration` holds what was learned from a
     cluster's own runs; without it, the constants of published runs hold.
@@ -108,7 +109,7 @@ def predict(job: Job, calibration: Calibration | None = None) -> Prediction:
     scenario = read_scenario(job)
     if scenario.plan is None:
         raise InputError("plan", None, "a prediction needs a plan; optimize() proposes one")
-    return predict_many([scenario], calibration)[0]
+    return explained(scenario, calibration)
 
 
 def optimize(

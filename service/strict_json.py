@@ -91,7 +91,7 @@ def _decoder() -> json.JSONDecoder:
             raise _RefusedError(digits, "must be a finite number", rf"[\[:,]\s*{re.escape(digits)}")
         return value
 
-    def without_repeats(pairs: "list[tuple[str, JsonValue]]") -> "dict[str, JsonValue]":
+    def without_repeats(pairs: "list[tuple[str, JsonValue]]") -> object:
         result = dict(pairs)
         if len(result) < len(pairs):
             keys = [key for key, _ in pairs]

@@ -8,14 +8,13 @@ And PostgreSQL for real, for whichever test asks: one server for the whole run, 
 
 import logging
 import os
-import uuid
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.servers import running_postgres
+from tests.servers import empty_database, running_postgres
 
 settings.register_profile(
     "asap", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
@@ -85,11 +84,5 @@ def _spare_the_disk(address: str) -> None:
 @pytest.fixture
 def postgres_url(postgres_server: str) -> Iterator[str]:
     """An empty database of this test's own, as a setting would name it."""
-    import psycopg
-
-    name = f"t{uuid.uuid4().hex}"
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}".encode())
-    yield postgres_server.replace("/postgres?", f"/{name}?", 1)
-    with psycopg.connect(postgres_server, autocommit=True) as connection:
-        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
+    with empty_database(postgres_server) as url:
+        yield url

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -36,6 +37,19 @@ def running_postgres() -> Iterator[Any]:
         server = get_server(folder, cleanup_mode="stop")
         yield server
         server.cleanup()
+
+
+@contextmanager
+def empty_database(server: str) -> Iterator[str]:
+    """The address of a new database of this PostgreSQL, dropped in the end."""
+    import psycopg
+
+    name = f"t{uuid.uuid4().hex}"
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"CREATE DATABASE {name}".encode())
+    yield server.replace("/postgres?", f"/{name}?", 1)
+    with psycopg.connect(server, autocommit=True) as connection:
+        connection.execute(f"DROP DATABASE {name} WITH (FORCE)".encode())
 
 
 class PostgresPair:

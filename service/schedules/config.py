@@ -141,7 +141,7 @@ def check_modes(policy: Policy, *, may_tune: bool, may_wait: bool) -> None:
 class _Loader(yaml.SafeLoader):
     """Rejects duplicate keys: one of them would be silently lost."""
 
-    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:  # noqa: ANN401 - as PyYAML has it
+    def compose_mapping_node(self, anchor: dict[object, yaml.Node]) -> yaml.MappingNode:
         """Here, where a merge (<<) has not yet added the keys of others."""
         node = super().compose_mapping_node(anchor)
         seen = set()

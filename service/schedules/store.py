@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterable
 
 import sqlalchemy as sa
-from pydantic import BaseModel, JsonValue
+from pydantic import JsonValue
 from pydantic_core import to_jsonable_python
 
 from service.db.ids import is_id
@@ -49,7 +49,7 @@ def create_schedule(
     )
     try:
         with conn.begin_nested():
-            conn.execute(schedules.insert().values(_columns(row)))
+            conn.execute(schedules.insert().values(to_jsonable_python(dict(row))))
     except sa.exc.IntegrityError:
         message = f"there is a schedule {row.name!r} already; remove it, or take another name"
         raise ConflictError(message, "name") from None
@@ -70,10 +70,6 @@ def create_schedule(
                 f"workloads[{place}].name",
             )
     return row
-
-
-def _columns(row: BaseModel) -> dict[str, JsonValue]:
-    return {name: to_jsonable_python(getattr(row, name)) for name in type(row).model_fields}
 
 
 def get_schedule(conn: sa.Connection, tenant: str, id: str, lock: bool = False) -> ScheduleRow:
@@ -161,7 +157,7 @@ def add_run(
     )
     if skipped:
         row = row.model_copy(update={"state": SKIPPED, "reason": skipped, "finished_at": row.created_at})
-    insert = insert_into(conn, night_runs).values(_columns(row)).on_conflict_do_nothing()
+    insert = insert_into(conn, night_runs).values(to_jsonable_python(dict(row))).on_conflict_do_nothing()
     return row if conn.execute(insert.returning(night_runs.c.id)).scalar() else None
 
 
@@ -246,7 +242,7 @@ def list_nights(conn: sa.Connection, tenant: str, workload: str, limit: int = MA
 
 def set_workload(conn: sa.Connection, row: WorkloadRow) -> None:
     """Replaces the result of the last night."""
-    values = _columns(row)
+    values = to_jsonable_python(dict(row))
     result = {name: value for name, value in values.items() if name not in ("tenant", "name")}
     insert = insert_into(conn, workloads).values(values)
     conn.execute(insert.on_conflict_do_update(index_elements=["tenant", "name"], set_=result))

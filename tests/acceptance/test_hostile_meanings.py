@@ -8,9 +8,8 @@ from typing import Any
 
 from tests.acceptance.model import Model
 from tests.acceptance.product import Server, serving
-from tests.integration.llm.hostile import HOSTILE, is_shown
+from tests.integration.llm.hostile import HOSTILE, NOTES, answers, is_shown
 from tests.integration.llm.replies import Seen
-from tests.integration.llm.test_hostile_claims import NOTES, answers
 from tests.workloads import SMALL
 
 ASKED = {"read_notes", "find_cause", "propose_plans", "revise_worklist", "explain", "answer_question"}
@@ -32,7 +31,9 @@ class HostileModel(Model):
     def answer(self, seen: Seen) -> Mapping[str, Any]:
         text = self.texts[self.answered.total() % len(self.texts)]
         self.said.add(text)
-        return answers("subject" if self.answered.total() % 2 else "object", text)[seen.question]
+        place = "subject" if self.answered.total() % 2 else "object"
+        cause = seen.data["competing"][0]["cause"] if seen.question == "find_cause" else ""
+        return answers(place, text, cause)[seen.question]
 
 
 def everything_shown(server: Server, id: str) -> str:

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
@@ -54,10 +54,11 @@ def test_a_session_its_questions_and_a_night_ask_the_model(
     tmp_path: Path, database: dict[str, str], model: Model
 ) -> None:
     """One server, as a platform, a person and a nightly team would use it."""
-    roots = json.dumps([str(tmp_path)])
-    with serving(tmp_path, trace_roots=roots, **database, **model.settings) as server:
+    usual = {"trace_roots": json.dumps([str(tmp_path)]), "compute_processes": 2}
+    with serving(tmp_path, **usual, **database, **model.settings) as server:
         id = server.submit()
         assert_by_the_model(server.report(id), model)
+        _assert_within_its_context(model.seen)
         assert model.looked_up["find_knowledge"] > 0
         assert model.looked_up["predict_plan"] > 0
         _assert_people_are_answered_together(server, id, model)
@@ -65,6 +66,14 @@ def test_a_session_its_questions_and_a_night_ask_the_model(
         assert_by_the_model(_report_of_a_night(server, tmp_path), model)
         assert server.metric("asap_llm_tokens_total") > 0
         assert server.metric("asap_unexpected_errors_total") == 0
+
+
+def _assert_within_its_context(seen: Sequence[Seen]) -> None:
+    """Of one session, counted as it arrives: messages and descriptions of tools, four characters a token."""
+    sizes = [(len(json.dumps([each.messages, each.body.get("tools")])) // 4, each.question) for each in seen]
+    assert {question for _, question in sizes} >= QUESTIONS
+    assert max(sizes)[0] <= 12_000, sizes
+    assert sum(size for size, _ in sizes) <= 35_000, sizes
 
 
 def _assert_people_are_answered_together(server: Server, id: str, model: Model) -> None:
@@ -173,15 +182,3 @@ def test_the_doctor_asks_the_model_as_a_session_does(tmp_path: Path, model: Mode
     ]
     assert model.answered.total() == 1
     assert (found["state"], done.returncode) == ("ok", 0), found
-
-
-def test_a_session_stays_within_its_context(tmp_path: Path, model: Model) -> None:
-    """Counted as it arrives: messages and descriptions of tools, four characters a token."""
-    with serving(tmp_path, **model.settings) as server:
-        server.report(server.submit())
-    sizes = [
-        (len(json.dumps([seen.messages, seen.body.get("tools")])) // 4, seen.question) for seen in model.seen
-    ]
-    assert {question for _, question in sizes} >= QUESTIONS
-    assert max(sizes)[0] <= 12_000, sizes
-    assert sum(size for size, _ in sizes) <= 35_000, sizes

@@ -30,7 +30,7 @@ def model() -> Iterator[Model]:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory, model: Model) -> Iterator[Server]:
-    with serving(tmp_path_factory.mktemp("product"), **model.settings) as server:
+    with serving(tmp_path_factory.mktemp("product"), compute_processes=2, **model.settings) as server:
         yield server
         assert server.metric("asap_unexpected_errors_total") == 0
 

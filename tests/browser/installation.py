@@ -24,7 +24,7 @@ DAY_S = 86_400.0
 
 
 def server_of(data: Path, role: str = "all") -> ApiProcess:
-    settings = environment(data, data_dir=data, shutdown_s=2)
+    settings = environment(data, data_dir=data, shutdown_s=2, compute_processes=1)
     return ApiProcess(data, ["serve", "--role", role], settings)
 
 

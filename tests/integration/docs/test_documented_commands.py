@@ -42,6 +42,7 @@ def environment(port: int) -> dict[str, str]:
         "PYTHONPATH": str(REPO),
         "ASAP_SERVER": f"http://127.0.0.1:{port}",
         "ASAP_EMBEDDING": "none",
+        "ASAP_COMPUTE_PROCESSES": "0",
         "COLUMNS": "100",
     }
 

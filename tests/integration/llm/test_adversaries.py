@@ -60,8 +60,11 @@ def has_tempted_in_notes(model: StandInModel) -> None:
         assert ("confirm_reading" in dict(model.delivered)) == (model.name == "stand-in gullible")
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", [3, 5])  # with which the random one hands in every answer
+@pytest.mark.parametrize(
+    ("policy", "seed"),
+    # with which the random one hands in every answer
+    [(policy, seed) for policy in POLICIES for seed in ((3, 5) if policy == "random" else (3,))],
+)
 def test_no_adversary_changes_a_proposal_or_a_text(policy: Policy, seed: int) -> None:
     model = StandInModel(policy, seed)
     report = report_of(small(notes=HOSTILE), Context(open_seed(), reasoner=model))
@@ -164,19 +167,17 @@ def test_hostile_kernel_names_stay_names(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("seed", range(3))
-def test_no_adversary_answers_a_question_in_its_own_words(policy: Policy, seed: int) -> None:
+def test_no_adversary_answers_a_question_in_its_own_words() -> None:
     report = run(small())[0].report
     assert report is not None
-    model = StandInModel(policy, seed)
     scenario = parse_request(small()).scenario
     question = f"why not tp 8? {HOSTILE}"
-    by_rules = ask(question, report, scenario, Context(open_seed())).answer  # which names the words it did not use
-    answered = ask(question, report, scenario, Context(open_seed(), reasoner=model))
-    assert set(model.asked) == {"answer_question"}
-    if policy != "random":  # which may say a harmless word
-        has_tempted(model, {"answer_question"})
-        assert answered.by == Rules.name
-        assert len(answered.incidents) == 1
-    assert answered.answer == by_rules or not any(mark in answered.answer for mark in MARKS)
+    by_rules = ask(question, report, scenario, Context(open_seed())).answer  # names the words it did not use
+    for model in (StandInModel(policy, seed) for policy in POLICIES for seed in range(3)):
+        answered = ask(question, report, scenario, Context(open_seed(), reasoner=model))
+        assert set(model.asked) == {"answer_question"}
+        if model.name != "stand-in random":  # which may say a harmless word
+            has_tempted(model, {"answer_question"})
+            assert answered.by == Rules.name
+            assert len(answered.incidents) == 1
+        assert answered.answer == by_rules or not any(mark in answered.answer for mark in MARKS)

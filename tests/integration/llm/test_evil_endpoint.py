@@ -14,6 +14,7 @@ import pytest
 
 from graph.agents import LanguageModel
 from graph.context import Context, Limits
+from graph.events import Reasoned
 from graph.model import Endpoint
 from tests.unit.graph.cases import data_of, run, small
 from tools.kb import open_seed
@@ -228,13 +229,16 @@ def test_the_rules_answer_in_place_of_an_evil_endpoint(name: str) -> None:
     with serving(BEHAVIOURS[name]) as evil, _model(evil.url, deadline_s) as model:
         context = Context(open_seed(), reasoner=model, limits=Limits(tokens=TOKENS, cost=1.0))
         started = time.thread_time()
-        report = data_of(run(small(), context)[0])
+        outcome, events = run(small(), context)
+        report = data_of(outcome)
         print(f"{name}: {time.thread_time() - started:.1f} s of CPU")  # for whoever runs this with -s
     assert [proposal["plan"] for proposal in report["proposals"]] == [
         proposal["plan"] for proposal in RULES["proposals"]
     ]
     assert report["verdict"] == RULES["verdict"]
     has_happened(name, evil, report)
+    assert report["usage"]["tokens"] == sum(event.tokens for event in events if isinstance(event, Reasoned))
+    assert len({incident["kind"] for incident in report["incidents"]}) == len(report["incidents"])
     assert report["usage"]["tokens"] >= 0
     assert report["usage"]["cost"] >= 0
     text = json.dumps(report, ensure_ascii=False, allow_nan=False)

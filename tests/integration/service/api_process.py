@@ -74,10 +74,12 @@ class ApiProcess:
 
 
 def environment(folder: Path, **settings: object) -> dict[str, str]:
-    """Nothing of the tester's own settings."""
+    """Nothing of the tester's own settings. Processes that compute are there where a test asks for them only:
+    each of them imports as much as the server itself."""
     plain = {name: value for name, value in os.environ.items() if not name.startswith("ASAP_")}
     named = {f"ASAP_{name.upper()}": str(value) for name, value in settings.items()}
-    return {**plain, "ASAP_DATA_DIR": str(folder / "data"), "ASAP_EMBEDDING": "none", **named}
+    usual = {"ASAP_DATA_DIR": str(folder / "data"), "ASAP_EMBEDDING": "none", "ASAP_COMPUTE_PROCESSES": "0"}
+    return {**plain, **usual, **named}
 
 
 def asap(

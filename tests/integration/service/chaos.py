@@ -421,7 +421,7 @@ def installed(folder: Path, minutes: float, model: dict[str, object]) -> Iterato
             **model,
             "database_url": pair.url, "trace_roots": json.dumps([str(folder)]), "lease_s": LEASE_S,
             "session_trials": 2, "checkpoint_secret": "c" * 40, "cookie_secret": "k" * 40,
-            "traces_dir": folder / "worker0/traces",
+            "traces_dir": folder / "worker0/traces", "compute_processes": 2,
         }  # fmt: skip
         faked = {"LD_PRELOAD": str(folder / "clock.so"), "CHAOS_CLOCK": str(folder / "clock")}
         desk = stack.enter_context(opened(settings_for(folder / "desk", pair.url)))

@@ -104,7 +104,9 @@ class Installation:
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """One tenant is the default one. Filled by a server with a worker, then served without."""
     folder = tmp_path_factory.mktemp("fuzzed")
-    env = environment(folder, requests_per_minute=10_000_000, request_s=120, worker_sessions=2)
+    env = environment(
+        folder, requests_per_minute=10_000_000, request_s=120, worker_sessions=2, compute_processes=1
+    )
     with closing(open_database(Settings(data_dir=folder / "data", _env_file=None).database)) as database:
         prepare(Settings(data_dir=folder / "data", _env_file=None), database)
         server = ApiProcess(folder, ["serve"], env).start()

@@ -5,6 +5,7 @@ import os
 import signal
 import socket
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -28,25 +29,39 @@ from tests.unit.graph.cases import report_of
 from tests.unit.service.served import SCENARIO
 
 
-def key_of(folder: Path, tenant: str) -> str:
+def new_tenant(api: ApiProcess) -> str:
+    """The key of a tenant that has spent nothing yet."""
+    tenant = f"t{uuid.uuid4().hex[:12]}"
     words = ("keys", "add", tenant, "--tenant", tenant, "--scope", "submit", "--scope", "read", "--json")
-    return str(json.loads(asap(folder, *words).stdout)["key"])
+    return str(json.loads(asap(api.folder, *words).stdout)["key"])
 
 
 def client(api: ApiProcess, key: str) -> httpx.Client:
     return httpx.Client(base_url=api.address, headers={"Authorization": f"Bearer {key}"}, timeout=300)
 
 
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiProcess]:
+    folder = tmp_path_factory.mktemp("api")
+    with api_process(folder, "--role", "api", compute_processes=2, tenant_cpu_s=0.5, request_s=300) as server:
+        yield server
+
+
 @pytest.fixture
-def api(tmp_path: Path) -> Iterator[ApiProcess]:
-    with api_process(tmp_path, "--role", "api", tenant_cpu_s=0.5, request_s=300) as api:
-        yield api
+def api(server: ApiProcess) -> Iterator[ApiProcess]:
+    """Each test is another tenant, since their time is counted; processes that it stopped go on after it."""
+    yield server
+    for id in computers(server):
+        os.kill(id, signal.SIGCONT)
 
 
-def completed(folder: Path, caller: httpx.Client) -> str:
+def completed(api: ApiProcess, caller: httpx.Client) -> str:
     """A session that is done, without a worker."""
     id = str(caller.post("/v1/sessions", json=SCENARIO).json()["id"])
-    with closing(open_database(f"sqlite:///{folder / 'data/asap.db'}")) as database, database.begin() as conn:
+    with (
+        closing(open_database(f"sqlite:///{api.folder / 'data/asap.db'}")) as database,
+        database.begin() as conn,
+    ):
         held = SESSIONS.claim(conn, id, "test", 1)
         assert held
         set_state(conn, id, COMPLETED, held.fence, report=report_of(SCENARIO))
@@ -88,8 +103,8 @@ def computers(api: ApiProcess) -> list[int]:
     return found
 
 
-def test_a_process_of_low_priority_answers_as_the_server_would(api: ApiProcess, tmp_path: Path) -> None:
-    with client(api, key_of(tmp_path, "a")) as caller:
+def test_a_process_of_low_priority_answers_as_the_server_would(api: ApiProcess) -> None:
+    with client(api, new_tenant(api)) as caller:
         wait_for(lambda: bool(computers(api)), 30)
         assert os.getpriority(os.PRIO_PROCESS, computers(api)[0]) > os.getpriority(os.PRIO_PROCESS, 0)
         answer = caller.post("/v1/predict", json=SCENARIO, headers={"X-Request-Id": "mine"})
@@ -107,10 +122,10 @@ def test_a_process_of_low_priority_answers_as_the_server_would(api: ApiProcess, 
 
 
 def test_a_tenant_over_its_budget_is_told_when_to_come_back_and_others_are_not(
-    api: ApiProcess, tmp_path: Path
+    api: ApiProcess,
 ) -> None:
-    batch, key = [SCENARIO] * 400, key_of(tmp_path, "a")
-    with client(api, key) as busy, client(api, key_of(tmp_path, "b")) as other:
+    batch, key = [SCENARIO] * 400, new_tenant(api)
+    with client(api, key) as busy, client(api, new_tenant(api)) as other:
 
         def is_over() -> bool:
             answer = busy.post("/v1/predict/batch", json=batch)
@@ -126,22 +141,8 @@ def test_a_tenant_over_its_budget_is_told_when_to_come_back_and_others_are_not(
         assert other.post("/v1/predict", json=SCENARIO).status_code == 200
 
 
-def test_a_process_that_ends_amid_a_request_is_replaced(api: ApiProcess, tmp_path: Path) -> None:
-    with client(api, key_of(tmp_path, "a")) as caller, ThreadPoolExecutor(1) as threads:
-        assert caller.post("/v1/predict", json=SCENARIO).status_code == 200
-        before = computers(api)
-        for id in before:
-            os.kill(id, signal.SIGSTOP)  # so that the request is under way when it ends
-        asked = threads.submit(caller.post, "/v1/predict", json=SCENARIO)
-        for id in before:
-            os.kill(id, signal.SIGKILL)
-        assert asked.result().status_code in (200, 500)
-        assert caller.post("/v1/predict", json=SCENARIO).status_code == 200
-        assert not set(before) & set(computers(api))
-
-
-def test_reads_are_answered_while_every_process_is_stopped(api: ApiProcess, tmp_path: Path) -> None:
-    with client(api, key_of(tmp_path, "a")) as caller, ThreadPoolExecutor(60) as threads:
+def test_reads_are_answered_while_every_process_is_stopped(api: ApiProcess) -> None:
+    with client(api, new_tenant(api)) as caller, ThreadPoolExecutor(60) as threads:
         assert caller.post("/v1/predict", json=SCENARIO).status_code == 200
         for id in computers(api):
             os.kill(id, signal.SIGSTOP)
@@ -153,8 +154,8 @@ def test_reads_are_answered_while_every_process_is_stopped(api: ApiProcess, tmp_
         assert {one.result().status_code for one in asked} == {200, 429}
 
 
-def test_a_long_body_is_parsed_elsewhere(api: ApiProcess, tmp_path: Path) -> None:
-    with client(api, key_of(tmp_path, "a")) as caller, ThreadPoolExecutor(1) as threads:
+def test_a_long_body_is_parsed_elsewhere(api: ApiProcess) -> None:
+    with client(api, new_tenant(api)) as caller, ThreadPoolExecutor(1) as threads:
         assert caller.post("/v1/predict", json=SCENARIO).status_code == 200
         for id in computers(api):
             os.kill(id, signal.SIGSTOP)
@@ -173,11 +174,11 @@ def test_questions_to_a_model_that_hangs_keep_nobody_from_reading(tmp_path: Path
     with (
         hanging() as (url, asked),
         api_process(tmp_path, "--role", "api", llm_base_url=url, llm_model="m", llm_deadline_s=600) as api,
-        client(api, key_of(tmp_path, "a")) as busy,
-        client(api, key_of(tmp_path, "b")) as other,
+        client(api, new_tenant(api)) as busy,
+        client(api, new_tenant(api)) as other,
         ThreadPoolExecutor(60) as threads,
     ):
-        id = completed(tmp_path, busy)
+        id = completed(api, busy)
         question = {"question": "why?"}
         answers = [threads.submit(busy.post, f"/v1/sessions/{id}/ask", json=question) for _ in range(60)]
         try:
@@ -194,10 +195,10 @@ def test_questions_to_a_model_that_hangs_keep_nobody_from_reading(tmp_path: Path
 
 
 def test_questions_to_the_rules_and_reports_as_pages_compute_elsewhere_and_stored_reports_do_not(
-    api: ApiProcess, tmp_path: Path
+    api: ApiProcess,
 ) -> None:
-    with client(api, key_of(tmp_path, "a")) as caller, ThreadPoolExecutor(8) as threads:
-        id = completed(tmp_path, caller)
+    with client(api, new_tenant(api)) as caller, ThreadPoolExecutor(8) as threads:
+        id = completed(api, caller)
         assert caller.post("/v1/predict", json=SCENARIO).status_code == 200
         for pid in computers(api):
             os.kill(pid, signal.SIGSTOP)
@@ -216,8 +217,8 @@ def test_questions_to_the_rules_and_reports_as_pages_compute_elsewhere_and_store
         assert asked[-1].result().json()["by"] == "expert-rules"
 
 
-def test_what_the_server_learns_its_processes_find(api: ApiProcess, tmp_path: Path) -> None:
-    with client(api, key_of(tmp_path, "a")) as caller:
+def test_what_the_server_learns_its_processes_find(api: ApiProcess) -> None:
+    with client(api, new_tenant(api)) as caller:
         for number in range(2):  # the second, once the process has read the first
             case = {
                 "id": f"racks-{number}",
@@ -227,6 +228,20 @@ def test_what_the_server_learns_its_processes_find(api: ApiProcess, tmp_path: Pa
             assert caller.post("/v1/knowledge", json=case).status_code == 201
             found = caller.get("/v1/knowledge/search", params={"q": f"quokka{number}"}).json()["items"]
             assert found[0]["entry"]["id"] == case["id"]
+
+
+def test_a_process_that_ends_amid_a_request_is_replaced(api: ApiProcess) -> None:
+    with client(api, new_tenant(api)) as caller, ThreadPoolExecutor(1) as threads:
+        assert caller.post("/v1/predict", json=SCENARIO).status_code == 200
+        before = computers(api)
+        for id in before:
+            os.kill(id, signal.SIGSTOP)  # so that the request is under way when it ends
+        asked = threads.submit(caller.post, "/v1/predict", json=SCENARIO)
+        for id in before:
+            os.kill(id, signal.SIGKILL)
+        assert asked.result().status_code in (200, 500)
+        assert caller.post("/v1/predict", json=SCENARIO).status_code == 200
+        assert not set(before) & set(computers(api))
 
 
 def test_every_endpoint_that_is_named_is_there() -> None:

@@ -12,7 +12,6 @@ from tests.integration.service.api_process import api_process
 from tests.integration.service.at_work import MAX_WAIT_S, TINY
 
 TIMEOUT_S = 120
-TRIES = 3
 JOB: dict[str, Any] = {**TINY, "cluster": {**TINY["cluster"], "name": "alpha"}}
 
 
@@ -53,10 +52,7 @@ def test_a_crash_takes_the_first_place_away_and_a_run_is_believed_of_its_own_pla
         run_of(first, crashed=True, id="run-1"),
         run_of(second, measured={"step_time_s": took_s}, id="run-2"),
     ]
-    for _ in range(TRIES):  # a busy machine takes its time to start the process that computes
-        answer = requests.post(f"{address}/v1/measurements", json={"runs": rows}, timeout=TIMEOUT_S)
-        if answer.status_code != 504:
-            break
+    answer = requests.post(f"{address}/v1/measurements", json={"runs": rows}, timeout=TIMEOUT_S)
     assert answer.status_code == 201, answer.text
     proposals = advise(address)
     assert first["plan"] not in [proposal["plan"] for proposal in proposals]

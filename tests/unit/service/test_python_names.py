@@ -63,6 +63,7 @@ follow_imports = skip
 WRONG = "from asap import predict\n\npredict(3)\n"
 
 
+@pytest.mark.slow  # twenty seconds of one core: mypy follows our own types
 def test_the_pages_examples_pass_a_strict_type_checker_and_a_wrong_one_does_not(tmp_path: Path) -> None:
     """As in a reader's own project."""
     for number, example in enumerate(re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)):

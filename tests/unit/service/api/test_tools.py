@@ -16,7 +16,7 @@ from tests.integration.service.at_work import wait_for
 from tests.unit.service.served import SCENARIO, Serve, Served
 from tools.hardware import device_names
 from tools.kb import KnowledgeError
-from tools.model.predict import predict
+from tools.model.basis import explained
 from tools.scenario import parse_scenario
 
 CASE: dict[str, Any] = {
@@ -38,7 +38,7 @@ def test_every_device_is_listed_and_one_has_its_sources(served: Served) -> None:
 
 def test_a_prediction_is_the_tool_s(served: Served) -> None:
     answer = served.client.post("/v1/predict", json=SCENARIO | {"id": 7})
-    assert answer.json() == predict([parse_scenario(SCENARIO | {"id": 7})])[0].model_dump()
+    assert answer.json() == explained(parse_scenario(SCENARIO | {"id": 7})).model_dump()
 
 
 def test_a_batch_keeps_its_order_and_reports_errors_in_place(served: Served) -> None:

@@ -163,7 +163,7 @@ def test_what_is_wrong_is_named(asap: Asap, data_dir: Path, words: tuple[object,
     assert says in result.err
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=st.sampled_from(PATHS), value=JUNK, json_only=st.booleans())
 def test_junk_in_a_scenario_never_ends_in_a_traceback(
     asap: Asap, path: tuple[str, str], value: object, json_only: bool

@@ -30,7 +30,7 @@ from tools.recommend.losses import IDEAL
 from tools.recommend.score import without_gains
 from tools.scenario import RECOMPUTES
 
-SESSIONS = 300
+FEW, SESSIONS = 60, 300
 STATES = ("as predicted", "foreign", "unfit", "lever", "today first", "cold")
 DECISIONS = (None, "approve", "reject", "policy")
 MEASURED = (None, "better", "worse", "alone")
@@ -179,10 +179,13 @@ def session_page(view: ReportView, bench: Workbench) -> str:
     return drawn("session", **content)
 
 
-def test_no_place_contradicts_another_over_generated_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("count", [FEW, pytest.param(SESSIONS, marks=pytest.mark.slow)])
+def test_no_place_contradicts_another_over_generated_sessions(
+    monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     monkeypatch.setenv("COLUMNS", "400")
     stances, found = set[tuple[str, str | None]](), dict[str, str]()
-    for request, raw in generated(SESSIONS):
+    for request, raw in generated(count):
         view = finished(request, raw)
         stances.add((view.headline.stance, view.headline.decision))
         found |= dict.fromkeys(contradictions(view), view.headline.text)
