@@ -33,7 +33,7 @@ def test_a_job_is_a_file_a_dict_or_a_scenario(
     by_file = asap.predict(scenario_file)
     assert by_file == asap.predict(SMALL) == asap.predict(asap.read_scenario(SMALL))
     assert main(["predict", "--json", str(scenario_file)]) == 0
-    assert by_file.model_dump() == json.loads(capsys.readouterr().out)
+    assert by_file.model_dump(mode="json") == json.loads(capsys.readouterr().out)
 
 
 def test_optimize_proposes_what_the_command_proposes(

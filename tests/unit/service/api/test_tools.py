@@ -38,7 +38,7 @@ def test_every_device_is_listed_and_one_has_its_sources(served: Served) -> None:
 
 def test_a_prediction_is_the_tool_s(served: Served) -> None:
     answer = served.client.post("/v1/predict", json=SCENARIO | {"id": 7})
-    assert answer.json() == explained(parse_scenario(SCENARIO | {"id": 7})).model_dump()
+    assert answer.json() == explained(parse_scenario(SCENARIO | {"id": 7})).model_dump(mode="json")
 
 
 def test_a_batch_keeps_its_order_and_reports_errors_in_place(served: Served) -> None:
