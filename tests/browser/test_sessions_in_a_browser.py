@@ -322,7 +322,7 @@ def test_the_agents_are_asked_and_show_the_tools_they_used(page: Watched, done: 
     view.get_by_label("Question").fill(f"why not tp 2? {evil('question')}")
     view.keyboard.press("Enter")
     expect(answers).to_have_count(2)
-    expect(answers.first).to_contain_text("Predicted")
+    expect(answers.first).to_contain_text("would cost")
     used = answers.first.get_by_role("list", name="Tools used")
     used.locator("summary").click()
     expect(used.get_by_label("Arguments")).to_contain_text('"tp": 2')

@@ -196,7 +196,8 @@ def test_a_rank_lights_its_peers_and_leads_to_theirs(page: Watched, done: str) -
     expect(view.locator("a.cell.own")).to_have_text("0")
     view.get_by_role("link", name=re.compile("rank 5")).click()
     expect(view.locator("a.cell.own")).to_have_text("5")
-    expect(view.locator("table tbody tr").first).to_contain_text("fast links")
+    expect(view.locator("table thead")).to_contain_text("fast links")
+    expect(view.locator("table tbody tr").first).to_contain_text("tensor-parallel")
 
 
 @pytest.mark.slow
