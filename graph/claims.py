@@ -49,7 +49,7 @@ class Book:
 
     plans: dict[str, Known]
     pair_error: float
-    """Of a comparison of two predictions, as the half width of the log of their ratio."""
+    """The error of a comparison of two predictions: the half width of the log of their ratio."""
     hypotheses: Sequence[Hypothesis] = ()
     cases: Sequence[Sensitivity] = ()
     figures: dict[str, str] = field(default_factory=dict)

@@ -171,7 +171,7 @@ class OfferedPlaybook(Playbook):
     moves_here: list[PlanFields]
     """Its moves as fields of the plan that they start from."""
     effects: list[Effect]
-    """Of those that are legal; none if nobody is shown them."""
+    """What the legal ones among them do; none if nobody is shown them."""
 
     @property
     def best_s(self) -> float:
@@ -213,7 +213,7 @@ class NearPlan(ClosedModel):
     plan: PlanFields
     step_time_s: float
     behind: float
-    """Of the fastest, as a share of its time."""
+    """How far it is behind the fastest, as a share of that one's time."""
     peak_memory_gib: float
     likely_fits: float
     terms_s: dict[str, float]
@@ -238,7 +238,7 @@ class ProposePlans(Asked):
     plan: Plan
     near: list[NearPlan]
     pair_error: float
-    """Of a comparison of two predictions, as a log."""
+    """The error of a comparison of two predictions, as a log."""
     playbooks: Annotated[list[OfferedPlaybook], PlainSerializer(_able)]
     hits: list[ShownHit]
     recipes: list[OfferedRecipe]

@@ -92,7 +92,7 @@ MAX_REPORTS = 32
 """That are remembered for `ask`, `export_plan` and `patch_plan`."""
 MAX_CONFIG_BYTES = 2**20
 MAX_FILE_BYTES = 64 * 2**20
-"""Of a log."""
+"""A log may have this size."""
 REPORT_FIELDS: dict[str, bool | dict[str, set[str]]] = {
     "verdict": True,
     "explanation": True,

@@ -61,7 +61,7 @@ MAX_FAILURES = 2
 MIN_NEAR, MAX_NEAR = 5, 10
 """Families that a model is shown."""
 TOLD_SHARE = 0.03
-"""Of a step: smaller terms of a near plan are not shown."""
+"""The share of a step below which a near plan's terms are not shown."""
 DESCRIBED = (*FAMILY, "zero_stage", "recompute")
 
 

@@ -192,7 +192,13 @@ def _find_fit(conn: sa.Connection, tenant: str, name: str, version: int) -> Cali
 def _keep_fit(database: Database, tenant: str, name: str, version: int, learned: Calibrated) -> None:
     data = _fits().dump_python(learned, mode="json", by_alias=True, exclude={"calibration": {"residual"}})
     row = {"model": _model(), "fit": data}
+    older = (
+        cluster_fits.c.tenant == tenant,
+        cluster_fits.c.cluster == name,
+        cluster_fits.c.version < version,
+    )
     with database.begin() as conn:
+        conn.execute(cluster_fits.delete().where(*older))  # fitted again if a version is taken back
         new = insert_into(conn, cluster_fits).values(tenant=tenant, cluster=name, version=version, **row)
         conn.execute(new.on_conflict_do_update(index_elements=["tenant", "cluster", "version"], set_=row))
 

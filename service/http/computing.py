@@ -167,7 +167,7 @@ class Computing:
                     self._changed.notify_all()
 
     def _next(self) -> _Job | None:
-        """Of the tenant whose turn it is; None when the server stops."""
+        """The next job of the tenant whose turn it is; None when the server stops."""
         with self._changed:
             while not self._is_closed:
                 for tenant, jobs in self._waiting.items():

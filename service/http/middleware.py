@@ -9,6 +9,7 @@ from collections.abc import Callable
 from anyio.to_thread import run_sync
 from opentelemetry.trace import get_current_span
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from service.access.authenticator import SAFE_METHODS
@@ -107,6 +108,8 @@ class RequestScope:
         try:
             try:
                 await self._app(scope, receive, send_with_id)
+            except ClientDisconnect:
+                pass  # it is told nothing, and a tenant that hangs up again and again fills no log
             except Exception:
                 log.exception("request failed", extra={"method": scope["method"], "path": scope["path"]})
                 if status:  # too late for another answer; a cut connection is not taken for a whole one

@@ -49,11 +49,11 @@ class AppState:
     turns: defaultdict[str, CapacityLimiter] = field(
         default_factory=lambda: defaultdict(lambda: CapacityLimiter(TURNS))
     )
-    """Of each tenant; who waits for one waits outside the threads, and keeps nobody from one."""
+    """Each tenant has its own; who waits for one waits outside the threads, and keeps nobody from one."""
     waits: defaultdict[str, CapacityLimiter] = field(
         default_factory=lambda: defaultdict(lambda: CapacityLimiter(WAITS))
     )
-    """Of each tenant, as `turns`."""
+    """Each tenant has its own, as with `turns`."""
 
     async def in_turn(self, tenant: str, work: Callable[[], T]) -> T:
         """In a thread, as a route that is no coroutine; for a coroutine, which takes no turn as it waits."""
@@ -64,7 +64,7 @@ class AppState:
         return self.settings.llm_base_url is not None and tenant not in self.settings.llm_off
 
     def turn_of(self, tenant: str) -> AbstractContextManager[object]:
-        """Of the searches; what is computed in it, the tenant pays."""
+        """A search holds it; what is computed in it, the tenant pays."""
 
         def pay(cpu_s: float) -> None:
             if self.computing:

@@ -21,9 +21,9 @@ PALETTE = (
 """For things that have no colour of their own."""
 ROW_HEIGHT = 24
 FRAME_HEIGHT = 56
-"""Of the bottom axis with its title."""
+"""What the bottom axis takes with its title."""
 ROOM = 0.04
-"""Of an axis on either side of what it shows."""
+"""The share of an axis that is left free on either side of what it shows."""
 
 Unit = Literal["", "count", "bytes", "percent", "day"]
 Dash = Literal["solid", "dash", "dot"]
@@ -54,7 +54,7 @@ class Layer(TypedDict, total=False):
     """Written on the points or boxes."""
     colour: str
     colours: Sequence[str]
-    """Of each box, in place of one for all."""
+    """A colour for each box, in place of one for all."""
     strength: Sequence[float]
     """How opaque each box is."""
     shape: str

@@ -26,7 +26,7 @@ _UNSAFE = re.compile(r"[^A-Za-z0-9._-]")
 
 
 def markdown_overview(report: NightReport) -> str:
-    """Of a quiet night one line: it is read every morning."""
+    """A quiet night is one line: it is read every morning."""
     if report.is_uneventful:
         return f"{sentence(words.in_one_line(report))}\n"
     return render_markdown("overview.md.jinja", report=report, words=words)

@@ -2,6 +2,7 @@
 
 import logging
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from tools.trials.run import LaunchedTrials
 Saver = BaseCheckpointSaver[Any]
 TRIAL_KEY = re.compile(r"(?P<session>[0-9a-f]{32})-(?P<attempt>\d+)-\d+(-[rb]\d+)?")
 """A key by `tools.trials.order` for a session of the service; other jobs are not ours to end."""
+AT_ONCE = 500
 
 _log = logging.getLogger(__name__)
 
@@ -64,3 +66,22 @@ def end_orphans(database: Database, trials: LaunchedTrials, jobs: Path) -> list[
         except AsapError as error:
             _log.warning("%s could not be ended: %s", intent.key, error)
     return ended
+
+
+def erase_trials(database: Database, jobs: Path, results: Path) -> list[str]:
+    """Of deleted sessions, on this machine; the names of the folders that went. A job that still runs keeps
+    its own until it has ended."""
+    found = [path for root in (jobs, results) if root.is_dir() for path in root.iterdir()]
+    trials = [(path, parts["session"]) for path in found if (parts := TRIAL_KEY.fullmatch(path.name))]
+    erased = []
+    for start in range(0, len(trials), AT_ONCE):
+        some = trials[start : start + AT_ONCE]
+        with database.read() as conn:
+            kept = set(conn.scalars(sa.select(sessions.c.id).where(sessions.c.id.in_(id for _, id in some))))
+        for path, id in some:
+            folder = JobFolder(path)
+            is_over = path.parent == results or folder.find_final() or not folder.find_intent()
+            if id not in kept and is_over:
+                shutil.rmtree(path, ignore_errors=True)
+                erased.append(path.name)
+    return erased

@@ -33,7 +33,7 @@ from service.jobs.model import CANCELLED, COMPLETED, FAILED
 from service.jobs.worker import WorkerDeps
 from service.retention import SWEEP_EVERY_S, delete_expired
 from service.runtime import jobs_folder, open_context, reasoner_for
-from service.sessions.cleanup import end_orphans, erase_deleted
+from service.sessions.cleanup import end_orphans, erase_deleted, erase_trials
 from service.sessions.dispatch import SessionQueue, session_queue
 from service.sessions.forks import fork_point
 from service.sessions.lifecycle import find_decision, set_state
@@ -110,6 +110,8 @@ def session_jobs(
     trials, folder = deps.context.trials, jobs_folder(settings)
     if isinstance(trials, LaunchedTrials):
         loops.append(Loop("orphans", settings.lease_s, lambda: end_orphans(database, trials, folder)))
+        erase = lambda: erase_trials(database, folder, trials.results)  # noqa: E731
+        loops.append(Loop("trials", SWEEP_EVERY_S, erase))
     per_tenant = settings.tenant_sessions
     if database.is_sqlite:  # one worker: one tenant's slow sessions must leave another's a place
         per_tenant = min(per_tenant, max(1, settings.worker_sessions - 1))

@@ -8,6 +8,7 @@ from threading import Lock
 from pydantic import JsonValue
 
 from service.db.engine import Database
+from service.disk import FULL
 from service.errors import NotFoundError
 from service.strict_json import JsonObject
 from service.traces.model import COMPLETE, TraceRow
@@ -46,7 +47,7 @@ class Analyses:
                     self._analyse(row.id)
             except (StoppedError, NotFoundError):
                 pass
-            except Exception:  # database unavailable: the next request starts it again
+            except Exception:  # database unavailable, or the disk full: the next request starts it again
                 log.exception("an analysis could not be stored", extra={"trace": row.id})
             finally:
                 with self._lock:
@@ -94,7 +95,9 @@ class Analyses:
             error = {"kind": "input", "message": str(refused).replace(str(folder), "the upload")}
         except StoppedError:
             raise
-        except Exception:  # stored too: a retry would fail again, and clients would wait forever
+        except Exception as failure:  # stored too: a retry would fail again, and clients would wait forever
+            if isinstance(failure, OSError) and failure.errno in FULL:  # that would not, once there is room
+                raise
             log.exception("analysis failed", extra={"trace": id})
             error = {"kind": "unexpected", "message": UNEXPECTED}
         with self._database.begin() as conn:

@@ -153,6 +153,9 @@ class Uploads:
 
 def _keep(file: Path, packed: bytes) -> None:
     part = file.with_name(f".{file.name}.{get_ident()}.part")
-    with suppress(FileNotFoundError):  # the upload was deleted
-        part.write_bytes(packed)
-        os.replace(part, file)
+    try:
+        with suppress(FileNotFoundError):  # the upload was deleted
+            part.write_bytes(packed)
+            os.replace(part, file)
+    finally:
+        part.unlink(missing_ok=True)  # half of it, if the disk is full

@@ -63,7 +63,7 @@ def is_recipe(text: str) -> bool:
 
 
 def no_module(name: str) -> str | None:
-    """Of a text by itself: nothing that it imports is at hand."""
+    """For a text by itself: nothing that it imports is at hand."""
     return None
 
 

@@ -33,7 +33,7 @@ BATCH_SETTING = "per_device_train_batch_size"
 DEFAULT_MICRO_BATCH_SIZE = 8
 """The default of transformers' TrainingArguments."""
 FSDP_WORDS = {2: "shard_grad_op", 3: "full_shard"}
-"""Of the ZeRO stages, in transformers/trainer_utils.py (FSDPOption)."""
+"""The words of transformers/trainer_utils.py (FSDPOption) for the ZeRO stages."""
 HOST_DEVICES = ("cpu", "nvme")
 DEEPSPEED = "deepspeed"
 

@@ -75,7 +75,7 @@ class CaseStore(Protocol):
         """The number of records; grows with every new one."""
 
     def read(self, tenants: Sequence[str | None] | None, skip: int = 0) -> list[AnyRecord]:
-        """Of these tenants (None: the default one), or all without a list; oldest first, after `skip`."""
+        """What these tenants (None: the default one) have, all without a list; oldest first, after `skip`."""
 
     def find(self, key: str) -> AnyRecord | None:
         """The record with this key."""

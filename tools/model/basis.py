@@ -54,7 +54,7 @@ class Basis(ClosedModel):
     """Ratios are less one."""
 
     half_width: float
-    """Of the 80% interval."""
+    """Half of the 80% interval's width."""
     cause: Uncertainty
     """What most of the interval's variance comes from."""
     cause_share: float
@@ -119,7 +119,7 @@ class Basis(ClosedModel):
 
 
 def basis_of(scenario: Scenario, calibration: Calibration | None = None) -> Basis:
-    """Of a scenario with a plan."""
+    """What a prediction of this scenario, which has a plan, stands on."""
     calibration = calibration or shipped_calibration()
     x, keys = encode([scenario])
     batch = predict_rows(x, keys, [scenario.training.precision], calibration)

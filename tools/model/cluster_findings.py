@@ -22,7 +22,7 @@ MIN_FACTOR = 1.25
 MAX_REPEAT = 1.25
 """Runs of one plan that differ by more contradict each other: four standard deviations of a repeated run."""
 EXPOSED_SHARE = 0.15
-"""Of the step, from which on the network may be what is slow."""
+"""The share of the step from which on the network may be what is slow."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def far_off(
 
 
 def contradictions_among(runs: Sequence[Run], plans: Array) -> list[ClusterFinding]:
-    """Of runs with a step time; `plans` has the same number for runs of the same plan."""
+    """Runs with a step time are compared; `plans` has the same number for runs of the same plan."""
     found = []
     for plan in dict.fromkeys(plans.tolist()):
         times = [

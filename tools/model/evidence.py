@@ -37,7 +37,7 @@ PRIOR_RUNS = 1.0
 """Runs of the same plan that the predicted probability of fitting counts as: with 0.25 what a crash said of
 other plans of the Ultra-Scale Playbook's sweeps was worse than no crash known, with 2 no better."""
 MIN_SAID = 0.25
-"""Of a run: a crash that says less of another plan is not cited for it."""
+"""The weight, in runs, below which a crash is not cited for another plan."""
 COMMON_SHARE = 0.5
 """How much a crash for memory says of plans that are not alike and need as much: the part of the error of a
 predicted peak that all plans share (`observations.COMMON_SHARE`)."""

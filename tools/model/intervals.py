@@ -35,7 +35,7 @@ class IntervalModel:
     spread: Mapping[Uncertainty, float]
     """Standard deviation of log time that each adds, per unit of `exposures`."""
     quantiles: Mapping[str, Sequence[float]]
-    """Of log measured over predicted in spreads, low and high, for "dense" and "moe"."""
+    """Low and high quantile of log measured over predicted, in spreads, for "dense" and "moe"."""
     pair_error: Mapping[str, float]
     """Log error of the ratio of two plans of one workload that 80% stay below."""
     measured: Mapping[str, float] = field(default_factory=dict)

@@ -55,7 +55,7 @@ class Traits:
 
     @classmethod
     def of(cls, x: Inputs, keys: RowKeys, degrees: tuple[str, ...] = ()) -> "Traits":
-        """Of workloads; and of plans, if degrees are named."""
+        """The traits of workloads; and of plans, if degrees are named."""
         sizes = {name: np.log2(np.maximum(getattr(x, name), 1.0)) for name in (*_PRICED, *degrees)}
         facts = {name: read(x) for name, (_, read) in FACTS.items()}
         columns = np.broadcast_arrays(*sizes.values(), *facts.values())

@@ -157,7 +157,7 @@ def _printed(text: str, scenario: Scenario) -> list[float]:
 
 
 def _seconds(found: Mapping[str, str]) -> float:
-    """Of a date, or of hours, minutes and seconds."""
+    """Seconds of a date, or of hours, minutes and seconds."""
     if "at" in found:
         return datetime.fromisoformat(found["at"].replace(",", ".")).timestamp()
     seconds = 0.0

@@ -32,7 +32,7 @@ class Difference:
 
     @property
     def is_stated(self) -> bool:
-        """Of both; else the framework's default stands for one of them."""
+        """Whether both state it; else the framework's default stands for one of them."""
         return NOT_STATED not in (self.theirs, self.yours)
 
 

@@ -27,8 +27,8 @@ class PeakReading(NamedTuple):
 
 
 def peak_reading(measured: Measured) -> PeakReading | None:
-    """Of the whole job where there is one, else of one stage; None: nothing was read. Without a kind, what
-    the allocator held: what most programs print."""
+    """The peak of the whole job where there is one, else of one stage; None: nothing was read. Without a
+    kind it is what the allocator held, as most programs print it."""
     kind: MemoryKind = measured.peak_memory_kind or "reserved"
     if measured.peak_memory_gib is not None:
         is_first = FIRST_RANK.fullmatch(measured.peak_memory_of)

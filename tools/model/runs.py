@@ -38,7 +38,7 @@ OWN_SOURCES = frozenset({"trial", "probe"})
 """Measured by ASAP itself, in one go."""
 
 RETIRED_CONSTANTS = frozenset({"alltoall_cost"})
-"""Of earlier releases, in runs that installations keep."""
+"""Constants of earlier releases, which runs that installations keep still name."""
 Above0 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 

@@ -41,11 +41,11 @@ MAX_DEVIATION = 3.0
 MAX_RUN_FACTOR = 1.8
 """Between a run and what the others predict: a run is left out beyond this too, and only then."""
 MIN_RUNS = 3
-"""Of which one may be left out: of two that differ nobody knows which. More may move constants."""
+"""From so many runs one may be left out: of two that differ nobody knows which. More may move constants."""
 MAX_FACTOR = 30.0
 """Between a measured and a predicted step: beyond, another unit or another job was measured."""
 DEGREES_OF_FREEDOM = 3.0
-"""Of Student's t, for runs that others report: another day, release or node."""
+"""Student's t has so many for runs that others report: another day, release or node."""
 REPEAT, OWN_REPEAT = 0.04, 0.01
 """Deviation of the log time of one plan run again, beside its steps' own noise: as others report it (true
 repeats of dense plans differ by 2% in the median, the same plan in two releases by 6%: runs/), and within one
@@ -310,7 +310,7 @@ class _Fit:
 
     @property
     def deviations(self) -> Array:
-        """Of `left_out`, in standard deviations that no tail has widened."""
+        """How far off those in `left_out` are, in standard deviations that no tail has widened."""
         alone = self.points.own**2 + self.noise
         errors, variances = self._left_out
         return np.abs(errors) / np.sqrt(variances - alone * (1.0 - 1.0 / self.tails))

@@ -37,7 +37,7 @@ class Score(ClosedModel):
     coverage: float
     """Share of the runs inside their 80% interval."""
     half_width: float = 0.0
-    """Of the interval, in the median, as a ratio; 0 in files that older releases wrote."""
+    """Half of the interval's width in the median, as a ratio; 0 in files that older releases wrote."""
 
 
 class MemoryScore(ClosedModel):

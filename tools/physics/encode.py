@@ -47,7 +47,7 @@ class FabricFacts:
     """What joins the nodes, apart from its bandwidth."""
 
     latency: float
-    """Of a message, over InfiniBand's."""
+    """A message's latency over InfiniBand's."""
     half_rate_bytes: float
     """Bytes to one peer at which a message reaches half of the line."""
     host_state: float
@@ -249,7 +249,7 @@ def cluster_facts(s: Scenario, device: Device) -> dict[str, float]:
 
 
 def training_facts(s: Scenario, t: TrainingSpec, device: Device) -> dict[str, float]:
-    """Of the training that runs: as stated, and what the framework sets beside it."""
+    """Facts of the training that runs: as stated, and what the framework sets beside it."""
     fabric, traits = scenario_fabric(s), framework_traits(t.framework)
     is_fused = t.moe_dispatcher in FUSED_DISPATCHERS
     posted = "gpu" if fabric in TUNED_FABRICS else "host-proxy"

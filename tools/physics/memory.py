@@ -134,7 +134,7 @@ class LayerActivity(Columns):
 
 
 def memory_bytes(x: Inputs, s: MemorySettings, stage: Stage = "fullest") -> Memory:
-    """Of the fuller one of the first stage and the last, or of a rank on the stage that is asked for."""
+    """What the fuller of first and last stage holds, or a rank on the stage that is asked for."""
     state, active = x.once_per(SHARDING_FIELDS, state_bytes, s), activity_bytes(x, s)
     both = state.total + active.total
     is_first = both.first >= both.last if stage == "fullest" else np.asarray(stage == "first")
@@ -352,7 +352,7 @@ def _routed_bytes(x: Inputs, s: MemorySettings) -> Array:
 
 
 def _product_bytes(x: Inputs) -> Array:
-    """Of a value that is kept as the input of a product."""
+    """What a value takes that is kept as the input of a product."""
     return minimum(x.value_bytes, x.gemm_bytes)
 
 

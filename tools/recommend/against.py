@@ -54,7 +54,7 @@ class RunComparison(ClosedModel):
     title: str
     source: str
     tflops: float
-    """Of the job: as measured, or else predicted."""
+    """The job's own: as measured, or else predicted."""
     is_measured: bool
     run_tflops: float
     """As measured."""

@@ -122,7 +122,7 @@ def probability_of_fitting(workload: Workload, ranked: Ranked) -> Array:
 
 
 def _simplest(ranked: Ranked, cost: Array, rows: Indices) -> int:
-    """Of the rows that tie with the best: fewest chunks, then least memory."""
+    """The simplest row that ties with the best: fewest chunks, then least memory."""
     tied = rows[cost[rows] <= cost[rows].min() + TIE]
     return int(tied[np.lexsort((cost[tied], ranked.memory_bytes[tied], ranked.plans["vpp"][tied]))[0]])
 
@@ -167,8 +167,8 @@ def _choose(workload: Workload, ranked: Ranked, preferences: Preferences) -> lis
 
 
 def _most_robust(workload: Workload, ranked: Ranked, rows: Indices) -> int:
-    """Of plans that tie: one that leaves a tenth of the memory, then the fastest with slow links between
-    nodes."""
+    """Among plans that tie, one that leaves a tenth of the memory, then the fastest with slow links
+    between nodes."""
     cost = expected_cost(workload, ranked)[rows]
     tied = rows[cost <= cost.min() + TIE]
     slowed_s = workload.costs(ranked.plans.take(tied), scale_out_bandwidth=SLOW_LINK).step_time_s

@@ -30,7 +30,7 @@ class Limit(ClosedModel):
     name: str
     seconds: float
     share: float
-    """Of the step."""
+    """Its share of the step."""
     rank: int | None = None
     """None: no proposal shrinks it; kernels, software or the network would have to."""
     source: Literal["model", "profile"] = "model"
@@ -46,7 +46,7 @@ class Limit(ClosedModel):
 
 class Saving(NamedTuple):
     place: int
-    """Of the other plan that has least of the loss."""
+    """The place of the other plan that has least of the loss."""
     seconds: float
 
 

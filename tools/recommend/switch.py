@@ -10,7 +10,7 @@ from tools.scenario.frameworks import framework_table, read_row
 LAYOUT = ("tp", "pp", "vpp", "ep", "etp", "dp", "cp", "dp_shard", "zero_stage")
 """Plan fields that decide which rank holds what."""
 STATE_BYTES = 14.0
-"""Of a parameter in a checkpoint: 16-bit weight, fp32 copy, Adam's two moments (ZeRO, arXiv 1910.02054)."""
+"""A parameter in a checkpoint has a 16-bit weight, fp32 copy, Adam's two moments (ZeRO, arXiv 1910.02054)."""
 WARMUP_STEPS, STEPS = 3, 20
 """As of ASAP's own trials (docs/trials.md)."""
 FILE = "FILE"

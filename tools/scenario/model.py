@@ -149,7 +149,7 @@ class ModelSpec(StrictModel):
 
     @property
     def num_repeated_nextn_layers(self) -> int:
-        """Of those, the ones that run on another depth's weights."""
+        """Those of them that run on another depth's weights."""
         depths = self.num_nextn_predict_layers if self.mtp_use_repeated_layer else 0
         return max(depths - 1, 0) * max(self.layers_per_nextn, 1)
 

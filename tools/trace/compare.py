@@ -26,11 +26,11 @@ MAX_KERNELS = 4
 _SIDES = (attrgetter("before"), attrgetter("after"))
 SAME_COUNT = 0.02
 LESS_BYTES = 0.9
-"""Of a message: below this share of its size it counts as smaller."""
+"""A message counts as smaller below this share of its size."""
 LATE_SHARE = 0.5
 """If less of a collective's growth than this shows on its fastest rank, the others wait for a late one."""
 MIN_SHARE = 0.01
-"""Of the difference: kernels that come and go with less are not taken for a fusion."""
+"""Kernels that come and go with less of the difference are not taken for a fusion."""
 OTHER_PARTS = "(all other parts)"
 ChangeCauseName = Literal[
     "kernel_slower",

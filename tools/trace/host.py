@@ -25,7 +25,7 @@ _AFTER_SYNC_NS = 20_000
 _PAUSE_NS = 20_000_000
 """No launch of a running program comes this late."""
 _RARE_RATIO = 0.01
-"""Of all launches: what comes more often is the way the program runs."""
+"""What comes more often among all launches is the way the program runs."""
 HostCause = Literal[
     "data_loading", "checkpointing", "recompilation", "allocator_retries", "synchronisation", "host_pauses"
 ]
@@ -56,7 +56,7 @@ class HostProfile(msgspec.Struct, frozen=True):
     launch_time_ns: int = 0
     """Spent inside launch calls."""
     launch_median_ns: int = 0
-    """Of one launch call; the mean also has those that wait for a full queue."""
+    """What one launch call takes; the mean also has those that wait for a full queue."""
     launch_interval_median_ns: int = 0
     """From one launch to the next of the same thread: all the host's work for one kernel."""
     queue_delay_median_ns: int = 0

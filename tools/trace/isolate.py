@@ -60,7 +60,7 @@ class ReaderLimits:
     """Limits address space, so that resident memory stays below."""
     base_bytes: int = 256 << 20
     bytes_per_byte: int = 24
-    """Of a file's own size; real traces take a few, compressed ones ten."""
+    """Memory per byte of a file; real traces take a few, compressed ones ten."""
     cpu_s: float = 5.0
     cpu_s_per_megabyte: float = 1.0
     """Real traces take about a twentieth of this, compressed ones a fifth."""

@@ -16,17 +16,17 @@ from tools.hardware import Device
 
 LinkLevel = Literal["fast links", "card", "rail", "node", "node pair", "switch", "network"]
 INSIDE_SHARE = 0.8
-"""Of its links that a ring inside a domain reaches: 235 of 300 GB/s on A100, 365.6 of 450 on H200 (Bekman,
-Machine Learning Engineering@744d01e1, network/README.md)."""
+"""A ring inside a domain reaches this share of its links: 235 of 300 GB/s on A100, 365.6 of 450 on H200
+(Bekman, Machine Learning Engineering@744d01e1, network/README.md)."""
 ACROSS_SHARE = {2: 0.82, 4: 0.83, 8: 0.73, 16: 0.66, 32: 0.66}
 """By domains, of the cards: all_gather_perf of 2 GiB on p5.48xlarge, 328.58 to 262.77 of 400 GB/s
 (crazyguitar/aws-gpu-communication-benchmark@fd167f97, data/nccl_all_gather.csv)."""
 RAIL_SHARE = 0.85
-"""Of one card that one device per domain reaches (NVIDIA/nccl-tests issue 232)."""
+"""One device per domain reaches this share of a card (NVIDIA/nccl-tests issue 232)."""
 EXCHANGE_SHARE = 0.82
-"""Of one card that an all-to-all reaches: alltoall_perf of the same benchmark, 16 to 256 ranks."""
+"""An all-to-all reaches this share of a card: alltoall_perf of the same benchmark, 16 to 256 ranks."""
 HALF_RATE_BYTES = 3e6
-"""Of a card, at which a ring reaches half of its rate: 18.5 of 50 GB/s at 2 MiB, 36 at 8 (issue 232)."""
+"""A ring reaches half of a card's rate at this size: 18.5 of 50 GB/s at 2 MiB, 36 at 8 (issue 232)."""
 EXCHANGE_HALF_RATE_BYTES = 0.3e6
 """The same for what an exchange sends to one peer (nccl_alltoall.csv, 32 MiB against 2 GiB)."""
 

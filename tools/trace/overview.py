@@ -53,7 +53,7 @@ class OverviewHeader(msgspec.Struct, frozen=True):
 
 
 def pack_overview(profiles: Sequence[RankProfile], aligned: Sequence[AlignedCollectives]) -> bytes:
-    """Of the ranks that have a timeline."""
+    """The overview of the ranks that have a timeline, packed."""
     drawn = {profile.rank: timeline for profile in profiles if (timeline := profile.timeline) is not None}
     place = {rank: row for row, rank in enumerate(drawn)}
     groups = [group for group in aligned if group.is_synchronising and place.keys() >= set(group.ranks)]
@@ -107,7 +107,7 @@ def pack_overview(profiles: Sequence[RankProfile], aligned: Sequence[AlignedColl
 
 
 def _longest_waits(groups: Sequence[AlignedCollectives]) -> list[Integers]:
-    """Of each group the collectives to keep: all, or those that waited longest."""
+    """The collectives to keep of each group: all, or those that waited longest."""
     longest_ns = [np.ptp(group.duration_ns, axis=0) for group in groups]
     if not groups:
         return []

@@ -54,7 +54,7 @@ class RankPart(msgspec.Struct, array_like=True, frozen=True):
     op: str
     """The outermost op of the launch, and the innermost one if it is another."""
     shape: str
-    """Of the matrix product or attention; of a collective its group."""
+    """The shape of the matrix product or attention; for a collective its group."""
     kernel: str
     count: int
     own_ns: int
@@ -87,7 +87,7 @@ def measure_parts(
     steps: Sequence[StepProfile],
     collectives: Sequence[CollectiveEvent],
 ) -> list[RankPart]:
-    """Of the steady steps, or of the whole trace if none are marked."""
+    """The parts of the steady steps, or of the whole trace if none are marked."""
     steady = [step for step in steps if not step.is_warm_up]
     begin_ns = steady[0].start_ns if steady else occupancy.start_ns
     spans, order = work.spans, np.argsort(work.spans.start_ns, kind="stable")

@@ -323,7 +323,7 @@ def profile_rank(
 def mean_parts(
     profiles: Sequence[RankProfile], by_step: bool = True, most: int = MAX_MEAN_PARTS
 ) -> list[StepPart]:
-    """Of a step and rank, or of a rank's trace; of the ranks whose steps were taken apart.
+    """The parts of a step and rank, or of a rank's trace; only ranks whose steps were taken apart count.
 
     `most` are listed; the smaller ones are summed by kind.
     """

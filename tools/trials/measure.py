@@ -154,8 +154,8 @@ def pooled(runs: Sequence[Measurement]) -> Measurement:
 
 
 def paired_ratio(against: str, pairs: Sequence[tuple[Measurement, Measurement]]) -> PairedRatio:
-    """Of the first of each pair to the second: their geometric mean. Its error is from their scatter, or
-    from that of the steps within them if it is wider."""
+    """The geometric mean of the first of each pair over the second. Its error is from their scatter, or from
+    that of the steps within them if it is wider."""
     logs = [math.log(own.step_time_s / other.step_time_s) for own, other in pairs]
     within = mean((own.uncertainty**2 + other.uncertainty**2) / SIGMAS_95**2 for own, other in pairs)
     error = math.sqrt(max(within, variance(logs) if len(logs) > 1 else 0.0) / len(logs))

@@ -53,7 +53,7 @@ class TrialReference:
     plan: Plan
     step_time_s: float
     spread: float
-    """Of a step or of the median, whichever is wider, over the median."""
+    """The spread of a step or of the median, whichever is wider, over the median."""
 
 
 @dataclass(frozen=True)

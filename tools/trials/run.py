@@ -244,7 +244,7 @@ def _pool(runs: Sequence[TrialRun]) -> Measurement | None:
 
 
 def _paired(order: TrialOrder, runs: Sequence[TrialRun], beside: Sequence[TrialRun]) -> PairedRatio | None:
-    """Of the pairs that both were measured under the same conditions."""
+    """The ratio over the pairs of which both were measured under the same conditions."""
     both = zip((run.measurement for run in runs), (run.measurement for run in beside), strict=False)
     pairs = [(own, other) for own, other in both if own and other and own.fingerprint == other.fingerprint]
     return paired_ratio(order.against.key, pairs) if order.against and pairs else None

@@ -67,7 +67,7 @@ router = APIRouter(route_class=PageRoute)
 class SplitPart(NamedTuple):
     name: str
     key: str
-    """Of its colour."""
+    """The name of its colour."""
     x: float
     width: float
 

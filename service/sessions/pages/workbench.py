@@ -44,9 +44,9 @@ class Workbench:
     measured: str
     """The measured step of the plan that it is held against."""
     beside_first: str
-    """Of a plan that is not proposed: its step time beside proposal 1's."""
+    """For a plan that is not proposed, its step time beside proposal 1's."""
     ratio: str
-    """Of the step held against to the chosen one's; empty where no gain is told."""
+    """The step held against over the chosen one's; empty where no gain is told."""
     decided: str
     """What was decided about the chosen plan, if something was."""
     is_offered: bool

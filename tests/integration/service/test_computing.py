@@ -173,7 +173,15 @@ def test_a_long_body_is_parsed_elsewhere(api: ApiProcess) -> None:
 def test_questions_to_a_model_that_hangs_keep_nobody_from_reading(tmp_path: Path) -> None:
     with (
         hanging() as (url, asked),
-        api_process(tmp_path, "--role", "api", llm_base_url=url, llm_model="m", llm_deadline_s=600) as api,
+        api_process(
+            tmp_path,
+            "--role",
+            "api",
+            compute_processes=2,
+            llm_base_url=url,
+            llm_model="m",
+            llm_deadline_s=600,
+        ) as api,
         client(api, new_tenant(api)) as busy,
         client(api, new_tenant(api)) as other,
         ThreadPoolExecutor(60) as threads,

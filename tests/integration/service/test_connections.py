@@ -160,6 +160,15 @@ def test_without_a_key_the_answer_comes_before_the_body(tmp_path: Path) -> None:
             assert b"401 Unauthorized" in connection.recv(1000)
 
 
+def test_who_hangs_up_amid_a_body_is_a_line_of_the_log_and_no_fault(tmp_path: Path) -> None:
+    """Each was an error with a traceback of 6 kB, as many as a tenant liked."""
+    with api_process(tmp_path) as server:
+        head = POST.replace(b"/", b"/v1/predict", 1).replace(b"Host: x", b"Host: localhost")
+        opened(server.port, "127.0.0.1", head + b"{").close()
+        wait_for(lambda: any(line.get("status") == 499 for line in server.log_lines()))
+        assert [line for line in server.log_lines() if line["level"] == "error"] == []
+
+
 @pytest.mark.parametrize("port", [600.0], indirect=True)
 def test_half_open_connections_make_room_for_whole_requests(port: int) -> None:
     """Their headers are waited for longer than this test takes: nothing but the limit cuts them off."""

@@ -13,7 +13,8 @@ import pytest
 
 from graph.report import Report
 from service.runtime import jobs_folder, open_trials
-from service.sessions.cleanup import end_orphans
+from service.sessions.cleanup import end_orphans, erase_trials
+from service.sessions.store import delete_session
 from service.settings import Settings
 from service.worker import make_worker
 from tests.integration.launch.waiting import processes_of
@@ -112,6 +113,12 @@ def test_a_job_of_a_session_that_was_cancelled_while_nobody_ran_it_is_ended(
     assert desk.row(id).state == "cancelled"
     assert end_orphans(desk.database, trials, jobs) == [f"{id}-1-0"]
     assert end_orphans(desk.database, trials, jobs) == []
+    (trials.results / f"{id}-1-0").mkdir(parents=True)
+    assert erase_trials(desk.database, jobs, trials.results) == [], "its session can still be read"
+    with desk.database.begin() as conn:
+        delete_session(conn, "", id)
+    assert erase_trials(desk.database, jobs, trials.results) == [f"{id}-1-0"] * 2
+    assert not [*jobs.iterdir(), *trials.results.glob(f"{id}*")]
 
 
 def test_a_full_disk_delays_a_session_and_does_not_end_it(

@@ -52,9 +52,13 @@ def told_before_death(store: Mortal) -> list[SessionEvent]:
     return events
 
 
+@pytest.fixture(scope="module")
+def whole() -> list[str]:
+    return [event.key for event in run(small())[1]]
+
+
 @pytest.mark.parametrize("lives", range(1, 12))
-def test_no_event_is_lost_when_a_process_dies_after_a_checkpoint(lives: int) -> None:
-    whole = [event.key for event in run(small())[1]]
+def test_no_event_is_lost_when_a_process_dies_after_a_checkpoint(whole: list[str], lives: int) -> None:
     store = Mortal(lives)
     before = told_before_death(store)
     store.lives = 1000

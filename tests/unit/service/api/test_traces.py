@@ -1,5 +1,6 @@
 """Uploads: in parts, resumed, checked, bounded, analysed, forgotten in time."""
 
+import errno
 import gzip
 import hashlib
 import json
@@ -140,6 +141,21 @@ def test_an_analysis_that_fails_is_reported_and_not_repeated(
     assert (found["analysis"], found["error"]["kind"]) == (None, "unexpected")
     assert "secrets" not in found["error"]["message"]
     assert len(tries) == 1
+
+
+def test_an_analysis_that_found_no_room_is_made_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep, fulls = Uploads.keep_overview, [OSError(errno.ENOSPC, "No space left on device")] * 2
+
+    def keep_with_room(uploads: Uploads, id: str, packed: bytes) -> None:
+        if fulls:
+            raise fulls.pop()
+        keep(uploads, id, packed)
+
+    monkeypatch.setattr(Uploads, "keep_overview", keep_with_room)
+    assert analysed(served, whole(served))["analysis"]
+    assert not fulls
 
 
 def test_an_analysis_that_was_lost_is_made_when_asked_for(

@@ -102,7 +102,7 @@ def test_nobody_is_asked_about_a_session_that_was_asked_to_stop(database: Databa
     assert read(database, id).waiting_for is None
 
 
-def test_a_retry_is_a_new_attempt_in_a_new_leg(database: Database) -> None:
+def test_a_retry_is_a_new_attempt_and_dispatch(database: Database) -> None:
     id = make(database)
     with database.begin() as conn, pytest.raises(ConflictError, match="queued"):
         retry(conn, lock_session(conn, id, tenant=""))
@@ -116,7 +116,7 @@ def test_a_retry_is_a_new_attempt_in_a_new_leg(database: Database) -> None:
         move(database, id, "completed", held.fence)
 
 
-def test_a_decision_queues_the_leg_that_acts_on_it_once(database: Database) -> None:
+def test_a_decision_queues_the_dispatch_that_acts_on_it_once(database: Database) -> None:
     id = make(database)
     move(database, id, "waiting_approval", waiting_for={"question": "which?"})
     given = Decision(id="d1", action="approve", proposal=2, by="ann")
