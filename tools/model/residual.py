@@ -14,7 +14,7 @@ import numpy as np
 
 import kb_seed
 from tools.errors import DataError
-from tools.model.likeness import DEGREES, NAMES, Prices, Traits, distances
+from tools.model.likeness import DEGREES, NAMES, SIZES, Prices, Traits, distances
 from tools.physics.inputs import Array, Columns, Inputs, RowKeys
 from tools.scenario.spec import Fabric
 
@@ -104,7 +104,11 @@ class Residual:
         apart = distances(self.prior.prices, own, self.runs)[0]
         place = int(np.argmin(apart))
         run = self.runs.take(np.array([place]))
-        figures = zip(own.columns, ~np.isclose(own.figures[0], run.figures[0]), strict=True)
+        figures = [
+            (name, not np.isclose(mine, theirs))
+            for name, mine, theirs in zip(own.columns, own.figures[0], run.figures[0], strict=True)
+            if name not in SIZES["generation"]  # the device is named
+        ]
         names = zip(NAMES, own.names[0] != run.names[0], strict=True)
         differences = tuple(name for name, differs in (*names, *figures) if differs)
         return Neighbour(
