@@ -94,6 +94,11 @@ STORED_BYTES = {4: (4.0 + 0.127) / 8.0, 8: 1.0}
 2305.14314, section 3); the scales of 8 bits, one per row, are left out (LLM.int8(), arXiv 2208.07339)."""
 
 
+def fabric_code(fabric: Fabric | None) -> float:
+    """0: none is crossed."""
+    return 0.0 if fabric is None else 1.0 + list(FABRICS).index(fabric)
+
+
 def crossed_fabric(cluster: ClusterSpec) -> Fabric | None:
     """The fabric that a job on the whole cluster crosses; None if fast links join all its devices."""
     device = scenario_device(cluster)
@@ -213,7 +218,7 @@ def cluster_facts(s: Scenario, device: Device) -> dict[str, float]:
     topology, usual = s.cluster.topology, FABRICS[device.traits.fabric]
     fabric = FABRICS[scenario_fabric(s)]
     card = device.inter_node_bytes_per_s / (topology.oversubscription if topology else 1.0)
-    usual_card = get_device(device.name).inter_node_bytes_per_s
+    crossed, usual_card = crossed_fabric(s.cluster), get_device(device.name).inter_node_bytes_per_s
     torus = device.torus_dimensions
     sides = sorted(topology.torus_dimensions or (), reverse=True) if topology and torus else []
     if torus and not sides:  # a slice is as near to a cube as may be
@@ -235,9 +240,8 @@ def cluster_facts(s: Scenario, device: Device) -> dict[str, float]:
         "scale_up_latency": device.intra_node_latency_s,
         "scale_out_bandwidth": card,
         "scale_out_latency": device.inter_node_latency_s * fabric.latency / usual.latency,
-        "has_slow_network": float(
-            crossed_fabric(s.cluster) is not None and card <= SLOW_NETWORK * usual_card
-        ),
+        "fabric": fabric_code(crossed),
+        "has_slow_network": float(crossed is not None and card <= SLOW_NETWORK * usual_card),
         "half_rate_bytes": 0.0 if device.collectives.is_flat else fabric.half_rate_bytes,
         "host_state": fabric.host_state / usual.host_state,
         "scale_up_size": scale_up_size(s.cluster, device),
