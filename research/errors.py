@@ -186,7 +186,9 @@ def learn_spread(left_out: LeftOut) -> dict[Uncertainty, float]:
     squares = (
         np.stack([np.broadcast_to(part, left_out.values.shape) for part in left_out.exposures.parts]) ** 2
     )
-    start = np.log([SPREAD[name] for name in UNCERTAINTIES])
+    learned = [name for name in UNCERTAINTIES if name in SPREAD]
+    squares = squares[[UNCERTAINTIES.index(name) for name in learned]]
+    start = np.log([SPREAD[name] for name in learned])
 
     def negative_log(values: Array) -> tuple[float, Array]:
         parts = np.exp(2.0 * values)
@@ -199,7 +201,7 @@ def learn_spread(left_out: LeftOut) -> dict[Uncertainty, float]:
         return float(weights @ each + PULL * pull @ pull), gradient
 
     found = minimize(negative_log, start, jac=True, method="L-BFGS-B")
-    return {name: round(float(value), 4) for name, value in zip(UNCERTAINTIES, np.exp(found.x), strict=True)}
+    return {name: round(float(value), 4) for name, value in zip(learned, np.exp(found.x), strict=True)}
 
 
 def learn_quantiles(left_out: LeftOut, spread: Mapping[Uncertainty, float]) -> dict[str, list[float]]:

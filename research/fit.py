@@ -357,7 +357,8 @@ def write_fit(path: Path, output: Path) -> None:
     fitted_s = step_terms(table.inputs, resolve(table.keys, fitted.shifts)).total
     residual = build_residual(table, [row.id for row in rows], fitted_s, prior)
     fabric_of = {row.id: crossed_fabric(row.scenario.cluster) for row in rows}
-    residual = replace(residual, fabrics=[fabric_of[id] for id in residual.ids])
+    names = sorted({plan.scenario.training.framework for plan in swept} - set(table.keys.framework))
+    residual = replace(residual, fabrics=[fabric_of[id] for id in residual.ids], swept=names)
     intervals = learn_intervals(table, by_group, by_source)
     output.with_name(FILE).write_text(residual_text(residual))  # first: what follows may predict with it
     data = {
@@ -392,6 +393,7 @@ def residual_text(residual: Residual) -> str:
         "prior": json.dumps(asdict(residual.prior)),
         "id": json.dumps(residual.ids),
         "fabric": json.dumps(residual.fabrics),
+        "swept": json.dumps(residual.swept),
         "names": json.dumps(runs.names.T.tolist()),
         "columns": f"{{\n{columns}\n}}",
         "error": json.dumps(residual.errors.round(4).tolist()),

@@ -85,7 +85,7 @@ class Basis(TypedDict):
     """Ratios are less one."""
 
     half_width: float
-    cause: Literal["base", "experts", "host", "exchange", "network", "memory", "short", "distance"]
+    cause: Literal["base", "experts", "host", "exchange", "network", "memory", "short", "distance", "novelty"]
     cause_share: float
     nearest_run: str
     differences: list[str]
@@ -101,7 +101,7 @@ class Basis(TypedDict):
     half_width_after: float
     nearest_summary: str
     uncertainty_summary: str
-    """Why the interval is wide, and what would narrow it; empty for one that is not."""
+    """Why the interval is wide or the stack unknown, and what would narrow it; else empty."""
 
 
 Blackout = TypedDict(

@@ -19,6 +19,8 @@ from tools.scenario.spec import ClosedModel, Fabric, Scenario
 
 WIDE = 0.2
 """Half width from which a prediction says why it is uncertain."""
+WORTHWHILE = 0.9
+"""What a measurement must narrow the interval to, or it is not named."""
 MAX_NAMED = 4
 """Differences that are listed; more are counted."""
 SingleMeasurement = Literal["host", "network", "exchange", "step"]
@@ -39,6 +41,7 @@ CAUSES: dict[Uncertainty, str] = {
     "memory": "memory-bound work",
     "short": "a very short step",
     "distance": "its distance to all measured runs",
+    "novelty": "a stack of which little or nothing was measured",
 }
 
 
@@ -107,12 +110,12 @@ class Basis(ClosedModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def uncertainty_summary(self) -> str:
-        """Why the interval is wide, and what would narrow it; empty for one that is not."""
-        if self.half_width < WIDE:
+        """Why the interval is wide or the stack unknown, and what would narrow it; else empty."""
+        if self.half_width < WIDE and not self.never_measured:
             return ""
         unknown = f"no run of {self.never_measured} is known: " if self.never_measured else ""
         text = f"{unknown}±{self.half_width:.0%}, mostly from {CAUSES[self.cause]}"
-        if self.half_width_after >= self.half_width:
+        if self.half_width_after >= WORTHWHILE * self.half_width:
             return text
         what = MEASUREMENTS[self.measurement]
         return f"{text}; measuring {what} would make it about ±{self.half_width_after:.0%}"
@@ -124,12 +127,13 @@ def basis_of(scenario: Scenario, calibration: Calibration | None = None) -> Basi
     x, keys = encode([scenario])
     batch = predict_rows(x, keys, [scenario.training.precision], calibration)
     correction, whole = calibration.residual.correct(x, keys), float(batch.log_factor[0])
+    novelty = calibration.correct(x, keys).novelty
     cluster, seen = calibration.cluster, calibration.seen
     if cluster is not None and not cluster.is_here(keys).all():
         cluster = None
     runs = seen.cited(scenario) if seen else []
     crash = seen.nearest_crash(scenario, float(batch.costs.memory_bytes[0])) if seen and not runs else None
-    exposed = exposures(x, batch.costs.breakdown, correction.distance)
+    exposed = exposures(x, batch.costs.breakdown, correction.distance, novelty)
     parts = np.array([float(np.max(part)) for part in calibration.intervals.variances(exposed).parts])
     shares = dict(zip(UNCERTAINTIES, (parts / parts.sum()).tolist(), strict=True))
     cause = max(UNCERTAINTIES, key=lambda name: shares[name])
@@ -145,7 +149,9 @@ def basis_of(scenario: Scenario, calibration: Calibration | None = None) -> Basi
     fabric = crossed_fabric(scenario.cluster)
     known, (framework, generation) = calibration.residual.runs.names, (keys.framework[0], keys.generation[0])
     never = ""
-    if framework not in known[:, 0]:
+    if framework in calibration.residual.swept:
+        never = ""
+    elif framework not in known[:, 0]:
         never = framework
     elif not np.any((known[:, 0] == framework) & (known[:, 1] == generation)):
         never = f"{framework} on {generation}"

@@ -73,14 +73,15 @@ class Calibration:
     def correct(self, x: Inputs, keys: RowKeys) -> Correction:
         """On each row's step time: what published runs and the cluster's show and no constant explains."""
         correction = self.residual.correct(x, keys)
-        shift = correction.log_factor
+        shift, novelty = correction.log_factor, correction.novelty
         if self.cluster is not None:
             shift = shift + self.cluster.log_factor(x, keys)
+            novelty = np.where(self.cluster.is_here(keys), 0.0, novelty)
         if measured := self.intervals.measured:
             shift = shift + np.array([measured.get(stack, 0.0) for stack in stack_names(x, keys)])
         if self.seen is not None:
             shift = self.seen.correct(self.seen.same(x, keys), shift, self._unsure)
-        return replace(correction, log_factor=shift)
+        return replace(correction, log_factor=shift, novelty=novelty)
 
     @property
     def _unsure(self) -> float:

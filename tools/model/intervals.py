@@ -15,6 +15,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from tools.model.residual import Correction
+from tools.physics.arithmetic import ZERO
 from tools.physics.inputs import Array, Columns, Inputs, RowKeys
 from tools.physics.step import StepTerms
 
@@ -23,7 +24,12 @@ SIGMAS = NormalDist().inv_cdf(0.5 + COVERAGE / 2.0)
 """Standard deviations to either side that hold this share."""
 SHORT_STEP_S = 0.1
 """Steps as short as this are all overhead."""
-Uncertainty = Literal["base", "experts", "host", "exchange", "network", "memory", "short", "distance"]
+NOVELTY = 0.2
+"""What a framework that no published run has adds to the standard deviation of log time: an assumption. Rows
+left out do not show it, since the formulas of their stacks were written with their sources at hand."""
+Uncertainty = Literal[
+    "base", "experts", "host", "exchange", "network", "memory", "short", "distance", "novelty"
+]
 UNCERTAINTIES: tuple[Uncertainty, ...] = get_args(Uncertainty)
 """What a prediction may be uncertain by."""
 
@@ -49,13 +55,13 @@ class IntervalModel:
 
     @property
     def in_order(self) -> list[float]:
-        return [self.spread[name] for name in UNCERTAINTIES]
+        return [{"novelty": NOVELTY, **self.spread}[name] for name in UNCERTAINTIES]
 
 
 @dataclass(frozen=True)
 class Exposures(Columns):
-    """How much a prediction depends on what is uncertain, by UNCERTAINTIES: shares of the step, 0 or 1, and
-    the root of the distance to the nearest run (the variance grows with the distance)."""
+    """How much a prediction depends on what is uncertain, by UNCERTAINTIES: shares of the step, 0 or 1, the
+    root of the distance to the nearest run (the variance grows with the distance), `Correction.novelty`."""
 
     base: Array
     experts: Array
@@ -65,9 +71,10 @@ class Exposures(Columns):
     memory: Array
     short: Array
     distance: Array
+    novelty: Array
 
 
-def exposures(x: Inputs, t: StepTerms, distance: Array) -> Exposures:
+def exposures(x: Inputs, t: StepTerms, distance: Array, novelty: Array = ZERO) -> Exposures:
     total = t.total
     share = 1.0 / total
     network = t.tp_comm_exposed + t.cp_comm_exposed + t.dp_comm_exposed + t.pp_comm_exposed
@@ -80,6 +87,7 @@ def exposures(x: Inputs, t: StepTerms, distance: Array) -> Exposures:
         memory=(t.memory_bound_ops + t.optimizer) * share,
         short=np.minimum(SHORT_STEP_S * share, 1.0),
         distance=np.sqrt(distance),
+        novelty=novelty,
     )
 
 
@@ -99,7 +107,8 @@ def interval(
 
 def spreads(model: IntervalModel, x: Inputs, terms: StepTerms, correction: Correction) -> Array:
     """Standard deviation of each row's log time; `terms` are as corrected."""
-    return np.asarray(np.sqrt(sum(model.variances(exposures(x, terms, correction.distance)).parts)))
+    exposed = exposures(x, terms, correction.distance, correction.novelty)
+    return np.asarray(np.sqrt(sum(model.variances(exposed).parts)))
 
 
 def stack_names(x: Inputs, keys: RowKeys) -> list[str]:

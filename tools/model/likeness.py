@@ -13,11 +13,16 @@ from numpy.typing import NDArray
 
 from tools.physics.inputs import Array, Inputs, RowKeys
 
-SIZES = {"model": ("hidden", "layers", "experts"), "work": ("seq", "batch", "devices")}
-"""Each factor of two has the price of its kind."""
+SIZES = {
+    "model": ("hidden", "layers", "experts", "experts_per_token"),
+    "work": ("seq", "batch", "devices"),
+    "generation": ("exponentials_per_s",),
+}
+"""Each factor of two has the price of its kind; exponentials tell Blackwell Ultra from Blackwell."""
 FACTS: Mapping[str, tuple[str, Callable[[Inputs], Array]]] = {
     "lora": ("setting", lambda x: np.less(x.trained_share, 1.0)),
     "flash": ("setting", lambda x: x.flash),
+    "slow_network": ("setting", lambda x: x.has_slow_network),
     "precision": ("precision", lambda x: x.gemm_bytes),
     "kind": ("kind", lambda x: x.is_moe + 2.0 * (x.mixer_share > 0)),
 }

@@ -30,6 +30,7 @@ from tools.model.likeness import Traits
 from tools.model.peaks import peak_reading, predicted_gib
 from tools.model.predict import evaluate, predict, resolve_recompute
 from tools.model.runs import PIPELINE, Run
+from tools.physics.arithmetic import ZERO
 from tools.physics.encode import encode, scenario_device
 from tools.physics.inputs import Array, Inputs, RowKeys
 from tools.physics.memory import GIB
@@ -86,6 +87,7 @@ class Observations:
             self.logs = np.atleast_2d(resolved_logs(keys, len(scenarios), base.shifts))
             predicted_s = nudged_terms_s(self.x, self.logs)[:, 0]
             known = base.residual.correct(self.x, keys).broadcast(len(scenarios))
+            known = replace(known, novelty=ZERO)  # what is measured is no novelty
             self.known = known.log_factor
             """What published runs say of each, as logarithms."""
             corrected = StepTerms(*(predicted_s * np.exp(self.known)))

@@ -8,13 +8,15 @@ Williams, Gaussian Processes for Machine Learning (2006), sections 2.2 and 4.2.1
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 
 import numpy as np
 
 import kb_seed
 from tools.errors import DataError
-from tools.model.likeness import DEGREES, NAMES, Prices, Traits, distances
+from tools.model.likeness import DEGREES, NAMES, SIZES, Prices, Traits, distances
+from tools.physics.arithmetic import ZERO
+from tools.physics.encode import fabric_code
 from tools.physics.inputs import Array, Columns, Inputs, RowKeys
 from tools.scenario.spec import Fabric
 
@@ -53,6 +55,8 @@ class Correction(Columns):
     """On the step time."""
     distance: Array
     """To the nearest run."""
+    novelty: Array = ZERO
+    """1 if no run has the framework, half if none has it on this generation or fabric, or only sweeps do."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,14 @@ class Residual:
     """That each run crossed: known beside the traits, since a price of its own made left-out sources worse
     (10.07% for 9.86%)."""
 
+    swept: Sequence[str] = ()
+    """Frameworks of sweeps, which the constants were fitted to and no run here has."""
+
+    @cached_property
+    def _fabric_codes(self) -> Array:
+        """As `Inputs.fabric`; without any, every fabric is known."""
+        return np.array([fabric_code(each) for each in self.fabrics] or [0.0] * len(self.runs.names))
+
     @property
     def silenced(self) -> "Residual":
         """It still knows what is near, and corrects nothing."""
@@ -95,7 +107,13 @@ class Residual:
             apart = distances(self.prior.prices, traits.take(rows), self.runs)
             # not a matrix product, which rounds equal rows differently
             shift = self.prior.deviation**2 * np.sum(np.exp(-apart) * self.weights, axis=1)
-            made.append(Correction(shift, apart.min(axis=1)))
+            own = traits.take(rows).names[:, None] == self.runs.names
+            framework, generation = own[..., 0], own[..., 1]
+            crossed = np.broadcast_to(x.fabric, traits.names.shape[:1])[rows]
+            joined = (crossed[:, None] == self._fabric_codes) | (crossed[:, None] == 0) | (not self.fabrics)
+            named = np.any(framework, axis=1) | np.isin(traits.names[rows, 0], self.swept)
+            known = np.any(framework & generation, axis=1) & np.any(framework & joined, axis=1)
+            made.append(Correction(shift, apart.min(axis=1), 1.0 - named / 2.0 - known / 2.0))
         return made[0] if len(made) == 1 else Correction.joined(made)
 
     def nearest(self, x: Inputs, keys: RowKeys) -> Neighbour:
@@ -104,7 +122,11 @@ class Residual:
         apart = distances(self.prior.prices, own, self.runs)[0]
         place = int(np.argmin(apart))
         run = self.runs.take(np.array([place]))
-        figures = zip(own.columns, ~np.isclose(own.figures[0], run.figures[0]), strict=True)
+        figures = [
+            (name, not np.isclose(mine, theirs))
+            for name, mine, theirs in zip(own.columns, own.figures[0], run.figures[0], strict=True)
+            if name not in SIZES["generation"]  # the device is named
+        ]
         names = zip(NAMES, own.names[0] != run.names[0], strict=True)
         differences = tuple(name for name, differs in (*names, *figures) if differs)
         return Neighbour(
@@ -121,6 +143,6 @@ def shipped_residual() -> Residual:
         runs = Traits(tuple(columns), np.array(list(columns.values())).T, np.array(data["names"]).T)
         prior = ResidualPrior(**{**prior, "prices": Prices(**prior["prices"])})
         errors, weights = np.array(data["error"]), np.array(data["weight"])
-        return Residual(prior, runs, data["id"], errors, weights, data["fabric"])
+        return Residual(prior, runs, data["id"], errors, weights, data["fabric"], data["swept"])
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"kb_seed/calibration/{FILE} cannot be used ({error}); run make fit") from error

@@ -62,6 +62,8 @@ FABRICS = {
 }
 """Latencies: NCCL's tuning model for InfiniBand; SRD about four times as long (De Sensi et al., arXiv
 2408.14090). Cloud instances launch 1.5 times as slowly (read off runs/aws-moe: an assumption elsewhere)."""
+SLOW_NETWORK = 0.5
+"""Share of the catalogue's card per device at which a cluster is another environment than its like."""
 EIGHT_BIT_ATTENTION = 1.5
 """Rate of attention in 8 bits over 16: 1.2 of 0.74 PFLOP/s forward (FlashAttention-3, arXiv 2407.08608), less
 backward, whose softmax stays in 16 bits."""
@@ -90,6 +92,11 @@ ROUTING_LAUNCHES = {"moe_router": 0.2, "moe_preprocess": 0.2}
 STORED_BYTES = {4: (4.0 + 0.127) / 8.0, 8: 1.0}
 """Quantized weights: QLoRA's NF4 with twice quantized scales takes 4.127 bits (Dettmers et al., arXiv
 2305.14314, section 3); the scales of 8 bits, one per row, are left out (LLM.int8(), arXiv 2208.07339)."""
+
+
+def fabric_code(fabric: Fabric | None) -> float:
+    """0: none is crossed."""
+    return 0.0 if fabric is None else 1.0 + list(FABRICS).index(fabric)
 
 
 def crossed_fabric(cluster: ClusterSpec) -> Fabric | None:
@@ -210,6 +217,8 @@ def cluster_facts(s: Scenario, device: Device) -> dict[str, float]:
     peak = device.peak_flops[precision]
     topology, usual = s.cluster.topology, FABRICS[device.traits.fabric]
     fabric = FABRICS[scenario_fabric(s)]
+    card = device.inter_node_bytes_per_s / (topology.oversubscription if topology else 1.0)
+    crossed, usual_card = crossed_fabric(s.cluster), get_device(device.name).inter_node_bytes_per_s
     torus = device.torus_dimensions
     sides = sorted(topology.torus_dimensions or (), reverse=True) if topology and torus else []
     if torus and not sides:  # a slice is as near to a cube as may be
@@ -229,9 +238,10 @@ def cluster_facts(s: Scenario, device: Device) -> dict[str, float]:
         "tile_n": device.tile_n,
         "scale_up_bandwidth": device.intra_node_bytes_per_s,
         "scale_up_latency": device.intra_node_latency_s,
-        "scale_out_bandwidth": device.inter_node_bytes_per_s
-        / (topology.oversubscription if topology else 1.0),
+        "scale_out_bandwidth": card,
         "scale_out_latency": device.inter_node_latency_s * fabric.latency / usual.latency,
+        "fabric": fabric_code(crossed),
+        "has_slow_network": float(crossed is not None and card <= SLOW_NETWORK * usual_card),
         "half_rate_bytes": 0.0 if device.collectives.is_flat else fabric.half_rate_bytes,
         "host_state": fabric.host_state / usual.host_state,
         "scale_up_size": scale_up_size(s.cluster, device),

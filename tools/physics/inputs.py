@@ -162,6 +162,8 @@ class Inputs(Columns):
     scale_up_bandwidth: Array
     scale_up_latency: Array
     scale_out_bandwidth: Array
+    fabric: Array
+    has_slow_network: Array
     scale_out_latency: Array
     half_rate_bytes: Array
     host_state: Array

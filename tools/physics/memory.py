@@ -45,6 +45,7 @@ class MemorySettings(Columns):
     parameter_bytes: Array
     state_ratio: Array
     gradients_sharded_from: Array
+    bucket_bytes: Array
     hidden_kept: Array
     hidden_cast_kept: Array
     routed_kept: Array
@@ -286,7 +287,10 @@ def _state(
         parameters = where(x.stored_bytes < x.value_bytes, stored, parameters)
     trained = s.state_ratio * x.trained_share * _unfused(x)
     is_split = x.zero_stage >= s.gradients_sharded_from
-    gradients = where(is_split, sharded, whole) * (x.held_gradient_bytes * trained)
+    held = x.held_gradient_bytes
+    if is_any(s.bucket_bytes):
+        held = held + where((x.zero_stage < 1) & (x.dp * x.cp > 1), s.bucket_bytes, 0.0)
+    gradients = where(is_split, sharded, whole) * (held * trained)
     optimizer = where(x.offloads_optimizer > 0, 0.0, sharded * (x.held_optimizer_bytes * trained))
     return parameters, gradients, optimizer
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.unit.physics.scenes import raw_scenario, scene
 from tools.model.calibration import shipped_calibration
-from tools.model.likeness import DEGREES, Prices, Traits
+from tools.model.likeness import DEGREES, Prices, Traits, distances
 from tools.model.near import nearest_runs
 from tools.model.predict import predict_rows
 from tools.model.published import published_runs
@@ -52,6 +52,29 @@ def test_a_plan_like_the_slow_ones_is_predicted_slower_and_a_stranger_hardly() -
     assert abs(stranger - 1.0) < 0.005
 
 
+def test_a_cluster_of_a_slow_network_is_another_environment_where_it_is_crossed() -> None:
+    """BigScience ran on a quarter of the usual cards: its errors say little of others, nor theirs of it."""
+    residual = of(0.2, *SLOW)
+
+    def on(share: float, **words: object) -> float:
+        s = parse(tp=4, **words)
+        card = {"inter_node_gbps_per_device": 400.0 * share}
+        cluster = s.cluster.model_copy(update={"overrides": card})
+        x, keys = encode([s.model_copy(update={"cluster": cluster})])
+        return float(np.exp(residual.correct(x, keys).log_factor[0]))
+
+    assert on(0.25) < on(0.8) == on(1.0) == factor(residual, tp=4)
+    assert on(0.25, devices=8) == on(1.0, devices=8)
+
+
+def test_blackwell_ultra_is_farther_from_blackwell_than_two_blackwells_from_each_other() -> None:
+    prices, gb200, b200, gb300 = (
+        PRICES,
+        *(Traits.of(*encode([parse(device=name)])) for name in ("gb200", "b200", "gb300")),
+    )
+    assert distances(prices, gb200, gb300) > 2.0 * distances(prices, gb200, b200)
+
+
 def test_a_fast_run_of_one_s_own_joins_the_published_ones() -> None:
     """A cluster's runs are further observations of the same process."""
     before = of(0.2, *SLOW)
@@ -84,7 +107,7 @@ def test_a_published_run_s_nearest_run_is_itself_in_both_notions_of_near() -> No
     runs = {run.id: run for run in published_runs()}
     for id in residual.ids[:: len(residual.ids) // 7]:
         scenario = runs[id].scenario
-        assert residual.nearest(*encode([scenario])).distance == pytest.approx(0.0, abs=1e-6)
+        assert residual.nearest(*encode([scenario])).distance == pytest.approx(0.0, abs=1e-5)  # six digits
         assert nearest_runs(scenario, [runs[id]], 1)[0].distance == pytest.approx(0.0, abs=1e-6)
 
 
