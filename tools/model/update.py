@@ -145,13 +145,12 @@ def calibrate(
     device = Counter(run.scenario.cluster.device for run in runs).most_common(1)[0][0]
     predicted = [i for i, run in enumerate(runs) if run.scenario.plan]
     predictions = dict(zip(predicted, predict([runs[i].scenario for i in predicted], base), strict=True))
-    left_out, usable = [], []
+    left_out, usable, elsewhere = [], [], []
     for i, run in enumerate(runs):
-        why = None
-        if run.scenario.cluster.device != device:
-            why = f"measured on {run.scenario.cluster.device}, the others on {device}"
-        elif i in predictions:
-            why = _why_impossible(run, predictions[i], i >= len(reported))
+        why = _why_impossible(run, predictions[i], i >= len(reported)) if i in predictions else None
+        if why is None and (other := run.scenario.cluster.device) != device:
+            why = f"measured on {other}, the others on {device}: only its own plan is predicted by it"
+            elsewhere.append(run)
         if why:
             left_out.append(LeftOut(i, run.title, why))
         else:
@@ -161,7 +160,7 @@ def calibrate(
     timed = [i for i in usable if runs[i].measured.step_time_s or runs[i].measured.constants]
     empty = ClusterModel(name, device, base.cluster_prior, REPEAT, memory.shift, memory.error)
     if not timed:
-        known = with_seen(replace(base, cluster=empty), [runs[i] for i in usable])
+        known = with_seen(replace(base, cluster=empty), [*(runs[i] for i in usable), *elsewhere])
         return Calibrated(known, len(usable), (), tuple(left_out), (), 0.0)
     repeats = [OWN_REPEAT if i >= len(reported) else REPEAT for i in timed]
     data = Observations([runs[i] for i in timed], base, repeats)
@@ -220,8 +219,9 @@ def calibrate(
     )
     findings = data.findings([runs[i] for i in timed], kept)
     named = replace(cluster, label=learned.label, findings=findings)
-    doubts = [math.log(doubted.get(i, 1.0)) for i in usable]
-    known = with_seen(replace(learned.calibration, cluster=named), [runs[i] for i in usable], doubts)
+    doubts = [*(math.log(doubted.get(i, 1.0)) for i in usable), *(0.0 for _ in elsewhere)]
+    seen = [*(runs[i] for i in usable), *elsewhere]
+    known = with_seen(replace(learned.calibration, cluster=named), seen, doubts)
     return replace(learned, calibration=known)
 
 

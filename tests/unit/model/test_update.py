@@ -144,6 +144,18 @@ def test_reported_runs_keep_their_doubts_beside_trials_of_the_session() -> None:
     assert not calibrate(runs[:2], own=runs[2:]).left_out
 
 
+def test_of_two_devices_under_one_name_the_fewer_runs_speak_for_their_own_plans_alone() -> None:
+    elsewhere, near = [scenario("a100-sxm-80gb", tp=2)], [scenario("a100-sxm-80gb", tp=4)]
+    hopper = timed(PLANS[:2], seconds(PLANS[:2]) * 1.2)
+    learned = calibrate([*hopper, *timed(elsewhere, seconds(elsewhere) * 1.6)])
+    assert [run.number for run in learned.left_out] == [2]
+    assert seconds(elsewhere, learned.calibration) == pytest.approx(seconds(elsewhere) * 1.6)
+    assert seconds(near, learned.calibration) == pytest.approx(seconds(near))
+    assert seconds(OTHERS, learned.calibration) == pytest.approx(
+        seconds(OTHERS, calibrate(hopper).calibration)
+    )
+
+
 @pytest.mark.parametrize("factor", [1000.0, 0.001])
 def test_a_run_in_another_unit_is_named_and_changes_nothing(factor: float) -> None:
     learned = calibrate(timed(PLANS[:1], seconds(PLANS[:1]) * factor))
