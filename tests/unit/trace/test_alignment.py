@@ -5,10 +5,10 @@ import pytest
 
 from tests.unit.trace.builders import MS, collective, rank_profile
 from tools.hardware import get_device
+from tools.scenario.spec import ClusterSpec
 from tools.trace.alignment import align, analyse_pipeline, summarise
 from tools.trace.breakdown import Breakdown
 from tools.trace.collectives import CollectiveEvent
-from tools.scenario.spec import ClusterSpec
 from tools.trace.links import SlowGroup, device_of, domain_of, locate, place_ranks, usual_s
 from tools.trace.rank_profile import RankProfile
 from tools.trace.waits import Lateness, find_stragglers, measure_lateness
