@@ -245,6 +245,12 @@ def report(half: Half, misses: bool) -> bool:
     )
     for name, count, of, bar in rows:
         print(f"{half:12}{name:32}{count:>4} of {of:<4}{count / of:>8.1%}  bar {bar:.0%}")
+    kinds: dict[str, list[bool]] = {}
+    for each in judged:
+        speed = each.case.fault.speed
+        kind = f"card at {speed:.0%}" if each.case.fault.kind == "card" else each.case.fault.kind
+        kinds.setdefault(kind, []).append(not each.problem)
+    print("    " + ", ".join(f"{kind} {sum(right)}/{len(right)}" for kind, right in kinds.items()))
     for each in judged if misses else ():
         if each.problem:
             print(f"    {each.case.name} (costs {each.loss:.0%}): {each.problem}")

@@ -20,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        return run_on_hosts(_program(args), args.hosts, args.ranks, args.mbit, args.pins)
+        return run_on_hosts(_program(args), args.hosts, args.ranks, args.mbit, args.pins, dict(args.slow))
     except TestbedError as error:
         sys.stderr.write(f"testbed: {error}\n")
         return REFUSED
@@ -43,10 +43,19 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--hosts", type=int, default=2, help="network namespaces")
     parser.add_argument("--ranks", type=int, default=4, help="on all hosts together")
     parser.add_argument("--mbit", type=float, default=200, help="what a host can send, in Mbit/s")
+    about = "what one host can send, counted from 1; may be repeated"
+    parser.add_argument(
+        "--slow", type=_slow_host, action="append", default=[], metavar="HOST=MBIT", help=about
+    )
     parser.add_argument("--pins", action="store_true", help="give each host a core of its own")
     for name, usual in (("steps", 10), ("warmup", 3), ("profile-steps", 0), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=usual, help="as the reference trainer takes it")
     return parser
+
+
+def _slow_host(text: str) -> tuple[int, float]:
+    host, _, mbit = text.partition("=")
+    return int(host), float(mbit)
 
 
 if __name__ == "__main__":

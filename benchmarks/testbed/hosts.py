@@ -11,10 +11,11 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 REPO = Path(__file__).resolve().parents[2]
 NETWORK = "10.77.0"
@@ -27,6 +28,9 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 class TestbedError(Exception):
     """The machine cannot hold the testbed; the message says what is missing."""
+
+
+NOBODY: Mapping[int, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -45,15 +49,20 @@ class Host:
 
 
 @contextmanager
-def hosts(count: int, mbit: float, pins: bool = False) -> Iterator[list[Host]]:
-    """`count` hosts; what each sends to the others is held to `mbit`; with `pins` each has a core of its own.
-    For the life of a process, once."""
+def hosts(
+    count: int, mbit: float, pins: bool = False, slow: Mapping[int, float] = NOBODY
+) -> Iterator[list[Host]]:
+    """`count` hosts; what each sends to the others is held to `mbit`, or to its figure in `slow`; with `pins`
+    each has a core of its own. For the life of a process, once."""
     _check_machine()
     _unshare(_NEW_NETWORK)
     _run("ip link add bridge type bridge")
     _run("ip link set bridge up")
     with ExitStack() as stack:
-        joined = [_join(stack.enter_context(_holder()), number, mbit) for number in range(1, count + 1)]
+        joined = [
+            _join(stack.enter_context(_holder()), number, slow.get(number, mbit))
+            for number in range(1, count + 1)
+        ]
         cores = sorted(os.sched_getaffinity(0))
         yield [replace(host, core=cores[i % len(cores)]) if pins else host for i, host in enumerate(joined)]
 
@@ -117,9 +126,16 @@ PORT = 29500
 _POLL_S = 0.2
 
 
-def run_on_hosts(program: Sequence[str], count: int, ranks: int, mbit: float, pins: bool = False) -> int:
+def run_on_hosts(
+    program: Sequence[str],
+    count: int,
+    ranks: int,
+    mbit: float,
+    pins: bool = False,
+    slow: Mapping[int, float] = NOBODY,
+) -> int:
     """`program` is a module and its arguments; the first status that is not 0 counts."""
-    with hosts(count, mbit, pins) as cluster:
+    with hosts(count, mbit, pins, slow) as cluster:
         jobs = [
             subprocess.Popen(host.command(_torchrun(program, cluster, number, ranks)), cwd=REPO)
             for number, host in enumerate(cluster)

@@ -13,11 +13,11 @@ from service.cli.parser import add_options
 from tools.errors import InputError
 from tools.hardware import get_device
 from tools.model.predict import predict
-from tools.physics.encode import scenario_device
 from tools.scenario import Scenario
 from tools.trace.classify import load_patterns, with_user_kernels
 from tools.trace.compare import TraceChange, check_prediction, compare
 from tools.trace.folder import FileProgress
+from tools.trace.links import device_of
 from tools.trace.match import match_scenario, with_match
 from tools.trace.report import TraceAnalysis, analyse_folder
 
@@ -95,7 +95,7 @@ def run(args: Namespace) -> None:
         if match:
             output["match"] = match.model_dump()
         if check:
-            output["comparison"] = check.comparison.model_dump()
+            output["comparison"] = {"far_apart": check.comparison.far_apart, **check.comparison.model_dump()}
         if other and change:
             side = "before" if args.against else "after"
             output |= {side: other.report.model_dump(), "change": change.model_dump()}
@@ -106,7 +106,7 @@ def run(args: Namespace) -> None:
     from service.cli.diagnose_tables import print_change, print_prediction, print_report
 
     console = Console()
-    print_report(console, analysis.report)
+    print_report(console, analysis.report, check.comparison.far_apart if check else None)
     if check is not None:
         print_prediction(console, check.comparison)
     if change is not None:
@@ -129,7 +129,7 @@ def _compared(
 
 def _analyse(argument: str, folder: str, args: Namespace, scenario: Scenario | None) -> TraceAnalysis:
     patterns = with_user_kernels(load_patterns(), args.communication_pattern)
-    device = scenario_device(scenario.cluster) if scenario else None
+    device = device_of(scenario.cluster) if scenario else None
     if args.device:
         with naming_arguments(args):
             device = get_device(args.device)

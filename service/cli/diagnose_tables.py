@@ -36,8 +36,10 @@ HOST = (
 )  # fmt: skip
 
 
-def print_report(console: Console, report: TraceReport) -> None:
-    """Verdict first, then the evidence."""
+def print_report(console: Console, report: TraceReport, far_apart: str | None = None) -> None:
+    """How far the prediction is off if that is the finding, the verdict, then the evidence."""
+    if far_apart:
+        console.print(safe_text(far_apart, style="bold red"))
     if report.diagnosis is not None:
         console.print(_verdict(report.diagnosis))
     ranks = make_table(*RANKS)

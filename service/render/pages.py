@@ -215,6 +215,7 @@ def _change_tables(change: TraceChange) -> list[PageTable]:
 
 def _prediction_table(check: PredictionCheck) -> PageTable:
     comparison, rows = check.comparison, []
+    notes = [note for note in (comparison.far_apart, *comparison.notes) if note]
     for term in (*comparison.terms, comparison.step_time):
         row = [term.term.replace("_", " "), f"{term.measured_s * 1000:,.1f}"]
         for predicted_s, error in (
@@ -224,7 +225,7 @@ def _prediction_table(check: PredictionCheck) -> PageTable:
             row += [f"{predicted_s * 1000:,.1f}", "-" if error is None else signed_percent(error)]
         rows.append(row)
     columns = ["term", "measured ms", "predicted ms", "error", "calibrated ms", "error"]
-    return PageTable(f"Measured and predicted, one {comparison.per}", columns, rows, comparison.notes)
+    return PageTable(f"Measured and predicted, one {comparison.per}", columns, rows, notes)
 
 
 def _collectives(report: ProbeReport) -> Chart | None:

@@ -4,12 +4,12 @@ Options that change numerics are named here and never proposed.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tools.errors import InputError
 from tools.model.predict import Prediction, predict
 from tools.physics.terms import BOTTLENECKS, Bottleneck
-from tools.recommend.measured import differing_terms, far_apart
 from tools.recommend.proposal import model_evidence
 from tools.recommend.report import Diagnosis, Evidence, NumericsOption, Proposal, Recalibration
 from tools.recommend.words import format_same_decimals
@@ -17,8 +17,9 @@ from tools.recommend.workload import Workload
 from tools.scenario import Plan, Scenario
 from tools.trace.compare import check_prediction
 from tools.trace.isolate import Check
+from tools.trace.links import device_of
 from tools.trace.match import match_scenario, with_match
-from tools.trace.report import Profile, analyse_folder
+from tools.trace.report import Profile, analyse_folder, build_report
 
 LOWER_PRECISIONS = ("fp8", "mxfp8", "nvfp4")
 STEP = "step_time_s"
@@ -75,6 +76,9 @@ def read_profile(folder: str, scenario: Scenario | None = None, check: Check | N
     if not match.agrees:
         diagnosis = with_match(profile.diagnosis, match, profile.step_time_s)
         return profile.model_copy(update={"match": match, "diagnosis": diagnosis})
+    # Now its links are known to be those of the scenario's cluster.
+    report = build_report(analysed.profile, device_of(scenario.cluster))
+    profile = replace(analysed, report=report).summary() or profile
     comparison = None
     if scenario.plan and profile.step_time_s:
         comparison = check_prediction(analysed.profile.ranks, scenario).comparison
@@ -105,10 +109,10 @@ def with_profile(
         shown[:0] = [(f"match[about={found.about}]", found.message) for found in profile.match.contradictions]
         update = {"cause": "trace_mismatch", "profile": measured}
     else:
-        terms = differing_terms(profile.comparison) if profile.comparison else []
+        terms = profile.comparison.differing_terms if profile.comparison else []
         shown[:0] = [("causes[0]", found.summary) for found in measured.causes[:1]]
         shown += [("comparison.terms", term) for term in terms]
-        far = far_apart(profile.comparison) if profile.comparison else None
+        far = profile.comparison.far_apart if profile.comparison else None
         took_s, predicted_s = profile.step_time_s, prediction.step_time_s
         if recalibrated:
             shown.insert(0, (STEP, recalibrated.summary))

@@ -26,11 +26,6 @@ from tools.trace.compare import PredictionComparison
 from tools.trace.report import Profile
 from tools.trace.terms import HOST
 
-FAR_RATIO = 1.5
-"""Between measured and predicted step: beyond it, that they differ is the finding."""
-MIN_TERM_DIFFERENCE = 0.1
-"""Share of the step: terms that differ by more are named."""
-
 
 def recalibrate(
     workload: Workload, plan: Plan, measured_s: float, comparison: PredictionComparison | None = None
@@ -125,28 +120,6 @@ def citations(workload: Workload, plan: Plan, prediction: Prediction) -> tuple[l
         risks.append(f"{says}: {prediction.fit_probability:.0%} likely to run")
         evidence.append(Evidence(kind="trial", ref=f"crash:{crash.title}", says=says))
     return evidence, risks
-
-
-def differing_terms(comparison: PredictionComparison) -> list[str]:
-    """Which terms differ by more than a tenth of the measured step, those that differ most first."""
-    least_s = MIN_TERM_DIFFERENCE * comparison.step_time.measured_s
-    apart = [(abs(term.predicted_s - term.measured_s), term) for term in comparison.terms]
-    return [
-        f"{term.term}: measured {term.measured_s:.3g} s, model {term.predicted_s:.3g} s"
-        for difference_s, term in sorted(apart, key=lambda each: -each[0])
-        if difference_s > least_s > 0
-    ]
-
-
-def far_apart(comparison: PredictionComparison) -> str | None:
-    """The finding, if measurement and model differ so much that one of them is of something else."""
-    step = comparison.step_time
-    ratio = step.measured_s / step.predicted_s if step.predicted_s else 1.0
-    if 1 / FAR_RATIO <= ratio <= FAR_RATIO:
-        return None
-    times = f"{ratio:.1f} times the" if ratio > 1 else f"{1 / ratio:.1f} times less than the"
-    terms = "; ".join(differing_terms(comparison)) or "no single term explains it"
-    return f"the measured step is {times} predicted one, before anything is recalibrated: {terms}"
 
 
 def without_slower(proposals: Sequence[Proposal], measured_s: float | None) -> list[Proposal]:

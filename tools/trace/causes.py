@@ -344,13 +344,14 @@ def _divide_idle(profiles: Sequence[RankProfile]) -> dict[int, dict[Cause, float
 def _slow_ranks(profiles: Sequence[RankProfile]) -> dict[int, float]:
     """Ranks on which the same products, called as often, all take longer; by how much.
 
-    Clocks that fall slow products and leave what memory bounds as it was.
+    Clocks that fall slow products and leave what memory bounds as it was; a shared core slows every op.
     """
     is_product = load_patterns().matrix_kernel.search
     means: dict[tuple[str, int], dict[int, float]] = defaultdict(dict)
     for profile in profiles:
         for kernel in profile.top_kernels:
-            if kernel.work_class == "compute" and kernel.count and is_product(kernel.name):
+            is_clocked = profile.basis == "host" or is_product(kernel.name)
+            if kernel.work_class == "compute" and kernel.count and is_clocked:
                 means[kernel.name, kernel.count][profile.rank] = kernel.time_ns / kernel.count
     ratios: dict[int, list[float]] = defaultdict(list)
     for by_rank in means.values():

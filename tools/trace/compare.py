@@ -70,6 +70,11 @@ CHANGE_CAUSES: dict[ChangeCauseName, str] = {
 }
 _WAITS = ("synchronisation", "launch", "waiting", "unknown")
 
+FAR_RATIO = 1.5
+"""Between measured and predicted step: beyond it, that they differ is the finding."""
+MIN_TERM_DIFFERENCE = 0.1
+"""Share of the step: terms that differ by more are named."""
+
 
 class TermChange(ClosedModel):
     term: str
@@ -329,6 +334,28 @@ class PredictionComparison(ClosedModel):
     waiting_s: float
     coefficients: list[MeasuredCoefficient]
     notes: list[str]
+
+    @property
+    def differing_terms(self) -> list[str]:
+        """Which terms differ by more than a tenth of the measured step, those that differ most first."""
+        least_s = MIN_TERM_DIFFERENCE * self.step_time.measured_s
+        apart = [(abs(term.predicted_s - term.measured_s), term) for term in self.terms]
+        return [
+            f"{term.term}: measured {term.measured_s:.3g} s, model {term.predicted_s:.3g} s"
+            for difference_s, term in sorted(apart, key=lambda each: -each[0])
+            if difference_s > least_s > 0
+        ]
+
+    @property
+    def far_apart(self) -> str | None:
+        """The finding, if measurement and model differ so much that one of them is of something else."""
+        step = self.step_time
+        ratio = step.measured_s / step.predicted_s if step.predicted_s else 1.0
+        if 1 / FAR_RATIO <= ratio <= FAR_RATIO:
+            return None
+        times = f"{ratio:.1f} times the" if ratio > 1 else f"{1 / ratio:.1f} times less than the"
+        terms = "; ".join(self.differing_terms) or "no single term explains it"
+        return f"the measured step is {times} predicted one, before anything is recalibrated: {terms}"
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,9 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from tools.hardware import Device
+from tools.physics.encode import scenario_device
+from tools.scenario.limits import scale_up_size
+from tools.scenario.spec import ClusterSpec
 
 LinkLevel = Literal["fast links", "card", "rail", "node", "node pair", "switch", "network"]
 INSIDE_SHARE = 0.8
@@ -60,6 +63,14 @@ def place_ranks(ranks: Sequence[int], group_size: int, domain: int) -> Placement
         return Placement(group_size, domains, -(-group_size // domains))
     counts = np.unique([rank // domain for rank in ranks], return_counts=True)[1]
     return Placement(group_size, len(counts), int(counts.max()))
+
+
+def device_of(cluster: ClusterSpec) -> Device:
+    """The cluster's device with the cluster's own links and nodes."""
+    device = scenario_device(cluster)
+    joined = scale_up_size(cluster, device)
+    nodes = {"devices_per_node": cluster.devices_per_node, "fast_domain_devices": joined}
+    return device.model_copy(update=nodes)
 
 
 def domain_of(device: Device) -> int:
@@ -123,22 +134,25 @@ class LinkPlace:
 
 def locate(groups: Sequence[SlowGroup], domain: int) -> LinkPlace:
     """Families of groups cut the job in different directions: what is slow lies where the slow ones of each
-    family meet. A family without a slow group says nothing of its ranks, unless its messages cross less."""
+    family meet. A family without a slow group says nothing of its ranks, unless its messages cross less; nor
+    does one say more if only slow groups of its shape were profiled."""
     slow = [group for group in groups if group.is_slow]
     everyone = {rank for group in groups for rank in group.ranks}
     if all(group.place.domains < 2 for group in slow):
         ranks = sorted({rank for group in slow for rank in group.ranks})
         ranks = [] if set(ranks) == everyone else ranks
         return LinkPlace("fast links", ranks, f"the links inside the node{_listed(ranks)}")
+    # A group whose one kind of collective is slow is slow.
+    of_slow = {group.ranks for group in slow}
+    across = {group.ranks: group.place for group in groups if group.place.domains > 1}
+    fast_places = {place for members, place in across.items() if members not in of_slow}
     families: dict[tuple[Placement, int], set[int]] = defaultdict(set)
-    for group in slow:
-        if group.place.domains > 1:
-            stride = group.ranks[1] - group.ranks[0] if len(group.ranks) > 1 else 0
-            families[group.place, stride].update(group.ranks)
+    for members in of_slow & across.keys():
+        stride = members[1] - members[0] if len(members) > 1 else 0
+        families[across[members], stride].update(members if across[members] in fast_places else everyone)
     meeting = set.intersection(*families.values()) or min(families.values(), key=len)
     if meeting == everyone:
-        across = [group for group in groups if group.place.domains > 1]
-        if any(not group.is_slow for group in across):
+        if fast_places:
             return LinkPlace(
                 "switch", [], "a switch above the nodes: groups of nearer nodes are as fast as usual"
             )

@@ -41,6 +41,9 @@ _EXPLAINED_RATIO = 0.25
 _PASSED_ON_RATIO = 0.5
 """A rank whose collective before ended this much of its lateness later did not cause it."""
 _MIN_REPEATS = 3
+_STEADY_RATIO = 1.25
+"""How far apart the faster half of a link's transfers lies; waiting for a late rank varies more. Set by the
+recorded traces that `make bench NAME=faults` judges."""
 MAX_LATENESS_COLUMNS = 120
 MAX_LATE = 20
 
@@ -252,19 +255,24 @@ def _judge_transfers(aligned: Sequence[AlignedCollectives], device: Device | Non
     """Large messages beside what nccl-tests publish for such links, and beside groups of the same shape."""
     domain = domain_of(device) if device is not None else DEFAULT_DOMAIN
     judged = [_Transfers() for _ in aligned]
-    typical_ns: dict[tuple[str, int, Placement], dict[int, float]] = defaultdict(dict)
+    typical_ns: dict[tuple[bool, str, int, Placement], dict[int, float]] = defaultdict(dict)
     for number, group in enumerate(aligned):
         is_pair = group.kind == "send_recv" and len(group.ranks) == 2 == group.group_size
         if not group.group_size or group.group_size < 2 or (group.kind not in SYNCHRONISING and not is_pair):
             continue
         for size in np.unique(group.sizes_bytes[group.sizes_bytes > 0]).tolist():
             own_ns = group.transfer_ns[group.sizes_bytes == size]
-            # One rank alone cannot tell waiting from transfer, but no rank waits at every one of many.
-            is_sure = len(group.ranks) > 1
-            if is_sure or len(own_ns) >= _MIN_REPEATS:
-                typical = float(np.median(own_ns) if is_sure else own_ns.min())
-                typical_ns[group.kind, size, group.place(domain)][number] = max(typical, 1.0)
-    for (kind, size, place), by_group in typical_ns.items():
+            # Members that were not profiled may have come late to each, but never by the same time.
+            is_whole, least_ns = len(group.ranks) == group.group_size, float(own_ns.min())
+            if is_whole or len(own_ns) >= _MIN_REPEATS:
+                typical = float(np.median(own_ns))
+                is_unsteady = not is_whole and typical > _STEADY_RATIO * least_ns
+                key = is_unsteady, group.kind, size, group.place(domain)
+                typical_ns[key][number] = max(typical if is_whole else least_ns, 1.0)
+    slow_places: set[Placement] = set()
+    for (is_unsteady, kind, size, place), by_group in sorted(typical_ns.items(), key=lambda item: item[0][0]):
+        if is_unsteady and place not in slow_places:
+            continue
         usual_ns = usual_s(device, kind, place, size) * 1e9 if device is not None else None
         best_ns = float(np.quantile([*by_group.values()], 0.25, method="lower"))
         for number, own_ns in by_group.items():
@@ -284,6 +292,7 @@ def _judge_transfers(aligned: Sequence[AlignedCollectives], device: Device | Non
                 if beside_peers or by_usual < slow_ratio:
                     suffered.slow_ns += own_ns * count * (1 - min(ratio, by_usual))
                     suffered.is_beside_peers |= beside_peers
+                    slow_places.add(place)
     return judged
 
 

@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 from benchmarks.faults import GPT, TRACES
 from tools.recommend.diagnosis import read_profile
 from tools.recommend.measured import (
-    differing_terms,
-    far_apart,
     measured_workload,
     recalibrate,
 )
@@ -50,16 +48,16 @@ def test_totals_that_agree_with_other_terms_are_told_apart() -> None:
         terms=[term("compute", 0.4, 0.8), term("tp_comm_exposed", 0.5, 0.12), term("optimizer", 0.1, 0.1)],
         waiting_s=0.0, coefficients=[], notes=[],
     )  # fmt: skip
-    assert differing_terms(comparison) == [
+    assert comparison.differing_terms == [
         "compute: measured 0.4 s, model 0.8 s",
         "tp_comm_exposed: measured 0.5 s, model 0.12 s",
     ]
-    assert far_apart(comparison) is None
+    assert comparison.far_apart is None
     far = comparison.model_copy(update={"step_time": term("step_time", 1.0, 2.0)})
-    finding = far_apart(far)
+    finding = far.far_apart
     assert finding is not None
     assert "2.0 times less" in finding
-    assert finding.endswith("; ".join(differing_terms(comparison)))
+    assert finding.endswith("; ".join(comparison.differing_terms))
 
 
 @pytest.mark.skipif(not TRACES.is_dir(), reason="needs the recorded traces of ../shared")

@@ -5,10 +5,11 @@ import pytest
 
 from tests.unit.trace.builders import MS, collective, rank_profile
 from tools.hardware import get_device
+from tools.scenario.spec import ClusterSpec
 from tools.trace.alignment import align, analyse_pipeline, summarise
 from tools.trace.breakdown import Breakdown
 from tools.trace.collectives import CollectiveEvent
-from tools.trace.links import SlowGroup, locate, place_ranks, usual_s
+from tools.trace.links import SlowGroup, device_of, domain_of, locate, place_ranks, usual_s
 from tools.trace.rank_profile import RankProfile
 from tools.trace.waits import Lateness, find_stragglers, measure_lateness
 
@@ -67,6 +68,13 @@ def test_a_group_is_set_beside_all_the_links_that_it_crosses(
     assert entry.link_gbytes_per_s == pytest.approx(limit_gbytes_per_s)
 
 
+def test_nodes_are_as_large_as_the_scenario_says() -> None:
+    """Four ranks of hosts with one device each were two hosts of two, whose ring has two cards."""
+    four = ClusterSpec(device="h100-sxm-80gb", num_devices=16, devices_per_node=4)
+    assert domain_of(device_of(four)) == 4
+    assert domain_of(device_of(four.model_copy(update={"device": "gb200"}))) == 72
+
+
 def test_a_healthy_network_of_eight_cards_is_not_faster_than_its_link() -> None:
     """360 GB/s on the bus of two nodes of H100 (nccl-tests) once stood beside the 50 of one card."""
     size = 10**9
@@ -116,6 +124,8 @@ WORLD = [tuple(range(32))]
         ({3, 11, 19, 27}, (RAILS, PAIRS), "rail", [3, 11, 19, 27]),
         (set(range(16, 24)), (RAILS, PAIRS), "node pair", list(range(16, 32))),
         ({0, 1, 2, 3, 4, 5, 6, 7}, (RAILS, [tuple(range(8))]), "network", []),
+        (set(range(32)), (RAILS[:1], [tuple(range(8))]), "network", []),
+        ({3, 11, 19, 27}, (RAILS[3:4], PAIRS[:1], [tuple(range(8))]), "network", []),
     ],
 )
 def test_the_slow_part_of_the_network_is_where_slow_groups_meet(

@@ -6,8 +6,16 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster_faults import ClusterCase, judge
-from benchmarks.simulated_cluster import ClusterFault, FaultKind, SimulatedCluster, SimulatedJob, step_seconds
+from benchmarks.simulated_cluster import (
+    PER_NODE,
+    ClusterFault,
+    FaultKind,
+    SimulatedCluster,
+    SimulatedJob,
+    step_seconds,
+)
 from service.cli.main import main
+from tools.trace.report import analyse_folder
 
 ON_RAILS = SimulatedJob(4, "tp_dp", layers=3, layer_bytes=900e6, seed=5)
 EXPERTS = SimulatedJob(4, "moe", layers=3, seed=6)
@@ -47,6 +55,27 @@ def test_a_fault_across_nodes_is_named_with_its_place_and_lever(
 @pytest.mark.parametrize("job", [ON_RAILS, EXPERTS, SHARDED, SMALL], ids=lambda job: job.layout)
 def test_a_healthy_job_over_nodes_has_no_fault(job: SimulatedJob) -> None:
     assert judge(ClusterCase("developed", job, ClusterFault())).problem == ""
+
+
+@pytest.mark.parametrize(
+    ("fault", "cause"),
+    [
+        (ClusterFault("late_host", (9,), delay_ms=2), "exposed_dp"),
+        (ClusterFault("switch", speed=0.5), "slow_link"),
+    ],
+    ids=["late host", "switch"],
+)
+def test_one_rank_of_each_node_does_not_blame_a_link_for_whom_nobody_profiled(
+    fault: ClusterFault, cause: str, tmp_path: Path
+) -> None:
+    """Waiting for rank 9 was a slow link of ranks 8 to 15, and the one rail that was seen the slow one."""
+    SimulatedCluster(ON_RAILS, fault).run().write(tmp_path)
+    for file in tmp_path.iterdir():
+        if int(file.stem.removeprefix("rank")) % PER_NODE:
+            file.unlink()
+    diagnosis = analyse_folder(tmp_path).report.diagnosis
+    assert diagnosis is not None
+    assert (diagnosis.causes[0].cause, diagnosis.causes[0].ranks) == (cause, [])
 
 
 @pytest.mark.parametrize(("kind", "speed"), [("none", 1.0), ("switch", 0.2)])

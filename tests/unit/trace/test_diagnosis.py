@@ -97,6 +97,15 @@ def rank(
     )
 
 
+def test_a_core_that_others_use_is_a_slow_device_and_not_uneven_work() -> None:
+    """Without a device the ops of the host are what is slow; few of them multiply."""
+    ranks = [rank(0, 90, (10, 0, 0)), rank(1, 10, (90, 0, 0), compute_ms=90)]
+    for each, slower in zip(ranks, (1.0, 1.5), strict=True):
+        each.basis = "host"
+        each.top_kernels = [KernelTotal(f"aten::op{n}", "compute", 10, int(slower * 10000)) for n in range(4)]
+    assert (causes(*ranks)[0].cause, causes(*ranks)[0].ranks) == ("slow_device", [1])
+
+
 def causes(*profiles: RankProfile) -> list[CauseFinding]:
     return find_causes(profiles, align([*profiles]))
 

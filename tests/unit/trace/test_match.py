@@ -68,3 +68,16 @@ def test_what_a_trace_does_not_record_contradicts_nothing() -> None:
     assert (match.agrees, match.checked) == (True, [])
     # a device of unknown memory may be any of its name
     assert match_scenario(changed(devices=["NVIDIA A100-PG509-200"]), SCENARIO, 0.44).agrees
+
+
+@pytest.mark.parametrize(
+    ("step_s", "compute_s", "agrees"),
+    [(22.0, 0.4, True), (22.0, 20.0, False), (0.05, 0.04, False)],
+    ids=["a slow network", "more work", "less work"],
+)
+def test_a_longer_step_is_another_jobs_only_if_it_computes_longer(
+    step_s: float, compute_s: float, agrees: bool
+) -> None:
+    """A real network at a fifth of its rate was refused as a trace of another job."""
+    match = match_scenario(changed(step_time_s=step_s, compute_s=compute_s), SCENARIO, 0.44)
+    assert match.agrees == agrees
