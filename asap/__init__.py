@@ -20,10 +20,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 try:
     from service import __version__
-    from service.cli.import_plan import module_finder, read_model, read_text
+    from service.cli.import_plan import read_model, read_text
     from service.cli.io import read_object
     from tools.errors import AsapError, DataError, InfeasibleError, InputError
     from tools.frameworks import Export, ImportOptions, Patch, export_plan, patch_plan
+    from tools.frameworks.python_config import module_finder
     from tools.frameworks.reading import UnusedSetting
     from tools.frameworks.start import start_scenario
     from tools.frameworks.words import parse_devices
