@@ -184,7 +184,7 @@ def _whole(draft: Draft) -> Draft:
     silent: TrainingFields = {**MEGATRON_DEFAULTS}
     if draft.precision != "fp16":
         silent["gradient_dtype"] = "fp32"
-    if draft.plan is None or draft.plan.zero_stage not in FSDP_STAGES:  # FSDP overlaps by itself
+    if getattr(draft.plan, "zero_stage", 0) not in FSDP_STAGES:  # FSDP overlaps by itself
         silent["overlap_gradient_communication"] = False
     return replace(draft, training={**silent, **draft.training})
 

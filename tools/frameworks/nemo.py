@@ -4,7 +4,6 @@ Megatron-Bridge merges the file into a recipe's ConfigContainer and accepts know
 (megatron/bridge/training/config.py and training/utils/omegaconf_utils.py of 0.3.1).
 """
 
-from collections.abc import Mapping
 from dataclasses import replace
 
 from pydantic import JsonValue
@@ -200,7 +199,7 @@ class Nemo(Format):
         if "verification_index" in values or "items" in values:
             rule = "must be the configuration of a run, not a report about checkpoints"
             raise InputError("text", "a verification card", rule)
-        if not isinstance(values.get("model"), dict):
+        if not isinstance(model := values.get("model"), dict):
             raise InputError("text", "no model section", "not a NeMo or Megatron-Bridge configuration")
         if "diffusion" in text.lower():
             raise InputError("text", "diffusion", "not supported: a diffusion model")
@@ -218,7 +217,8 @@ class Nemo(Format):
             if "mixed_precision" not in values and not arguments.keys() & {"bf16", "fp16", "fp8", "fp4"}:
                 arguments["bf16"] = True
         draft = draft_of_arguments(SettingsReader(arguments, "nemo"), options)
-        if adapter := _adapter(values, options):
+        peft = values.get("peft") or model.get("peft")
+        if isinstance(peft, dict) and (adapter := _adapter(SettingsReader(peft, "nemo: peft"), options)):
             draft = replace(draft, training=draft.training | {"lora": adapter})
         draft = replace(draft, notes=(*([RECIPE_NOTE] if changes_recipe else []), *draft.notes))
         # A recipe names its model, and states a few of its fields again.
@@ -246,13 +246,10 @@ def _refuse_open(recipe: PythonConfig, options: ImportOptions) -> None:
         )
 
 
-def _adapter(values: Mapping[str, JsonValue], options: ImportOptions) -> LoraSpec | None:
+def _adapter(settings: SettingsReader, options: ImportOptions) -> LoraSpec | None:
     """`peft` of a Megatron-Bridge recipe, or `model.peft` of NeMo 1; None if all weights are trained."""
-    model = values.get("model")
-    peft = values.get("peft") or (model.get("peft") if isinstance(model, dict) else None)
-    if not isinstance(peft, dict) or "training.lora" in dict(options.overrides):
+    if any(name.startswith("training.lora") for name, _ in options.overrides):
         return None
-    settings = SettingsReader(peft, "nemo: peft")
     if settings.has("peft_scheme"):
         kind, rank = settings.text("peft_scheme") or "", settings.integer("lora_tuning.adapter_dim")
         modules = settings.words("lora_tuning.target_modules") or ["attention"]
