@@ -92,7 +92,7 @@ Import it with import_plan, call optimize, show the diff of patch_plan with the 
 interval, and apply it once I agree."""
 MAX_REPORTS = 32
 """That are remembered for `ask`, `export_plan` and `patch_plan`."""
-MAX_CONFIG_BYTES = 2**20
+MAX_CONFIG_BYTES = 2**24
 MAX_FILE_BYTES = 64 * 2**20
 """Of a log."""
 REPORT_FIELDS: dict[str, bool | dict[str, set[str]]] = {

@@ -16,7 +16,7 @@ from tools.frameworks.reading import UnusedReason, parse_text
 from tools.frameworks.words import parse_amount
 from tools.scenario.fields import JsonObject
 
-MAX_FILE_BYTES = 2**20
+MAX_FILE_BYTES = 2**24
 MAX_UNUSED_SHOWN = 40
 STATED = {
     name: hint.__metadata__[-1].description

@@ -378,6 +378,15 @@ def test_a_field_that_may_change_the_shape_is_named() -> None:
     assert [(setting.path, setting.value) for setting in imported.unused] == [("num_memory_layers", "4")]
 
 
+def test_a_config_json_may_list_its_vocabulary() -> None:
+    labels = {str(number): "a token" for number in range(80_000)}
+    long = json.dumps({"model_type": "llama", "architectures": ["X"], "id2label": labels})
+    assert len(long) > 2**20
+    assert import_plan(long, None, ImportOptions(**STATED)).scenario["model"]
+    with pytest.raises(InputError, match="at most 1,000,000 characters"):
+        import_plan(f"# a script\n{long}", None, ImportOptions(**STATED))
+
+
 RECIPE = """
 from megatron.bridge.training.config import ConfigContainer
 
