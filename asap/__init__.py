@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 try:
     from service import __version__
-    from service.cli.import_plan import module_finder, read_model, read_text
+    from service.cli.import_plan import read_model, read_text
     from service.cli.io import read_object
     from tools.errors import AsapError, DataError, InfeasibleError, InputError
     from tools.frameworks import Export, ImportOptions, Patch, export_plan, patch_plan
+    from tools.frameworks.python_config import module_finder
     from tools.frameworks.reading import UnusedSetting
     from tools.frameworks.start import start_scenario
-    from tools.frameworks.words import parse_devices
     from tools.hardware import get_device
     from tools.model.basis import ExplainedPrediction, explained
     from tools.model.calibration import Calibration
@@ -89,9 +89,8 @@ def import_config(
     `devices` is what it runs on: "64 x H100", "8 nodes of 8 H100s". The others state what the file leaves
     open; `model` is a config.json, if the file only names its model.
     """
-    count, device, per_node = parse_devices(devices, "devices")
     stated = ImportOptions(
-        read_model(fspath(model) if model else None), device, count, per_node, seq_len=seq_len,
+        read_model(fspath(model) if model else None), devices=devices, seq_len=seq_len,
         global_batch_size=global_batch_size, vocab_size=vocab_size, framework=framework, precision=precision,
         find_module=module_finder(fspath(file)),
     )  # fmt: skip

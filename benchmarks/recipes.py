@@ -24,9 +24,9 @@ from pathlib import Path
 import yaml
 from pydantic import JsonValue
 
-from service.cli.import_plan import module_finder
 from tools.errors import InputError
 from tools.frameworks import ImportOptions, import_plan
+from tools.frameworks.python_config import module_finder
 from tools.frameworks.start import preset_models
 
 MIRRORS = Path(__file__).resolve().parents[2] / ".mirror"

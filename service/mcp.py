@@ -7,7 +7,7 @@ import inspect
 import json
 import socket
 from collections.abc import Callable
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, replace
 from functools import cached_property, wraps
 from pathlib import Path
 from threading import Lock
@@ -32,6 +32,7 @@ from tools.frameworks import EXPORT_FORMATS, IMPORT_FORMATS, Export, ImportOptio
 from tools.frameworks import export_plan as write_plan
 from tools.frameworks import patch_plan as change_file
 from tools.frameworks.formats import REGISTRY
+from tools.frameworks.python_config import FindModule, module_finder, no_module
 from tools.frameworks.start import start_scenario
 from tools.hardware import describe, device_names, get_device
 from tools.model.basis import ExplainedPrediction, explained
@@ -43,6 +44,7 @@ from tools.model.run_tables import find_table, rows_of_table
 from tools.physics.terms import STEP_TERMS
 from tools.recommend.optimize import explain_against_best
 from tools.recommend.report import PlanFields
+from tools.recommend.where import CandidateCluster, compare_places
 from tools.scenario import Scenario
 from tools.scenario.fields import NOTHING, JsonObject, build
 from tools.scenario.parse import StatedScenario, parse_scenario
@@ -90,7 +92,7 @@ Import it with import_plan, call optimize, show the diff of patch_plan with the 
 interval, and apply it once I agree."""
 MAX_REPORTS = 32
 """That are remembered for `ask`, `export_plan` and `patch_plan`."""
-MAX_CONFIG_BYTES = 2**20
+MAX_CONFIG_BYTES = 2**24
 MAX_FILE_BYTES = 64 * 2**20
 """A log may have this size."""
 REPORT_FIELDS: dict[str, bool | dict[str, set[str]]] = {
@@ -112,6 +114,8 @@ REPORT_FIELDS: dict[str, bool | dict[str, set[str]]] = {
     "reasoner": True,
 }
 """Fields of a report to return; the others are for figures, and `search_knowledge` has whole entries."""
+PLACE_FIELDS = {"name", "framework", "plan", "is_on_front", "reason"}
+RUN_FIELDS = {"step_time_s", "run"}
 TRACE_FIELDS = {"diagnosis", "total", "stragglers", "collectives", "pipeline", "unreadable"}
 """Fields of a trace analysis to return; those of each rank would fill a model's context."""
 LIMITED_LISTS = ("stragglers", "collectives", "unreadable")
@@ -133,7 +137,12 @@ class ClosedTool(Tool):
             build(self.fn_metadata.arg_model, self.fn_metadata.pre_parse_json(arguments))
         except InputError as error:
             raise ToolError(str(error)) from None
-        return await super().run(arguments, context, convert_result)
+        try:
+            return await super().run(arguments, context, convert_result)
+        except ToolError as error:
+            if isinstance(error.__cause__, ToolError):  # the package writes the tool's name before it
+                raise error.__cause__ from None
+            raise
 
 
 def make_server(settings: Settings, folder: Path) -> MCPServer[object]:
@@ -150,6 +159,7 @@ def make_server(settings: Settings, folder: Path) -> MCPServer[object]:
         tools.what_if,
         tools.export_plan,
         tools.patch_plan,
+        tools.where,
         tools.near_runs,
         tools.check_runs,
         tools.read_runs,
@@ -379,7 +389,8 @@ class AssistantTools:
         Most files name neither devices nor model: give them beside it. `assumed` lists what a config.json
         leaves open and nobody stated; `notes` and `unused` say what was not taken over.
         """
-        start = start_scenario(self._text(text, file), format or None, options.setting(set or {}))
+        beside = replace(options, find_module=self._modules(file)).setting(set or {})
+        start = start_scenario(self._text(text, file), format or None, beside)
         imported = start.imported
         unused = [setting.path for setting in imported.unused if setting.reason != "harmless"]
         return {
@@ -401,11 +412,30 @@ class AssistantTools:
 
         It must be the file that the report's scenario was imported from. Nothing is written.
         """
-        before = self._text(text, file)
+        before, beside = self._text(text, file), ImportOptions(find_module=self._modules(file))
         today, proposed = self._proposed(report, proposal)
-        return change_file(
-            before, file or "FILE", today, proposed, ImportOptions().setting(set or {}), format or None
-        )
+        return change_file(before, file or "FILE", today, proposed, beside.setting(set or {}), format or None)
+
+    def where(
+        self, scenario: ScenarioJson, clusters: Annotated[list[CandidateCluster], Field(max_length=50)]
+    ) -> object:
+        """Compare clusters for a training: the best plan of each, days, cost, and what cannot run it.
+
+        `run` of the scenario states the tokens: {"tokens": 15000000000000}.
+        """
+        goal = scenario.get("run")
+        if not isinstance(goal, dict) or "tokens" not in goal:
+            raise InputError("scenario.run.tokens", NOTHING, "state the tokens of the whole run")
+        places = compare_places(build(StatedScenario, scenario), clusters)
+        return {
+            "places": [
+                {
+                    **place.model_dump(include=PLACE_FIELDS),
+                    **(place.prediction.model_dump(include=RUN_FIELDS) if place.prediction else {}),
+                }
+                for place in places
+            ]
+        }
 
     def near_runs(self, scenario: ScenarioJson, count: Annotated[int, Field(ge=1, le=20)] = 5) -> object:
         """Find the published runs most like a scenario: what differs, step time measured and predicted."""
@@ -514,6 +544,10 @@ class AssistantTools:
         if len(data) > max_bytes:
             raise InputError("file", file, f"must have at most {max_bytes} bytes")
         return data
+
+    def _modules(self, file: str) -> FindModule:
+        """What a file imports or names, as far as it is below the server's folder."""
+        return module_finder(self._resolve(file, "file"), self._folder) if file else no_module
 
     def _toolbox(self, scenario: ScenarioJson) -> Toolbox:
         return Toolbox(self._context, parse_scenario(scenario, need_plan=False))

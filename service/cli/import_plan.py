@@ -3,8 +3,6 @@
 import json
 import sys
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
-from pathlib import Path
 from typing import get_args, get_type_hints
 
 from service.cli.io import naming_arguments, parse_value, read_bytes, write_json, write_note
@@ -13,15 +11,13 @@ from tools.errors import InputError
 from tools.frameworks import IMPORT_FORMATS, ImportedScenario, ImportOptions, import_plan
 from tools.frameworks.formats import REGISTRY
 from tools.frameworks.importing import SetValues
-from tools.frameworks.python_config import FindModule
+from tools.frameworks.python_config import module_finder
 from tools.frameworks.reading import UnusedReason, parse_text
 from tools.frameworks.words import parse_amount
 from tools.scenario.fields import JsonObject
 
-MAX_FILE_BYTES = 2**20
+MAX_FILE_BYTES = 2**24
 MAX_UNUSED_SHOWN = 40
-MAX_PARENTS = 8
-"""Folders above a Python file in which the packages that it imports may begin."""
 STATED = {
     name: hint.__metadata__[-1].description
     for name, hint in get_type_hints(ImportOptions, include_extras=True).items()
@@ -29,7 +25,7 @@ STATED = {
 }
 """Options that state what a file leaves open, with what each is for."""
 TAKES = {"model": "FILE", "device": "NAME", "framework": "NAME", "precision": "NAME"}
-TAKES |= {"seq_len": "LENGTH", "global_batch_size": "BATCH"}
+TAKES |= {"seq_len": "LENGTH", "global_batch_size": "BATCH", "devices": "DEVICES"}
 FORMATS = "\n".join(f"  {name:13} {format.reads}" for name, format in REGISTRY.items())
 HELP = f"""\
 Make a scenario from the configuration of today's training job, or from a model's config.json.
@@ -43,7 +39,7 @@ formats:
 {FORMATS}
 
 Examples:
-  asap import config.json --framework torchtitan --device h100 --num-devices 64 \\
+  asap import config.json --framework torchtitan --devices "64 x H100" \\
       --seq-len 8192 --global-batch-size 128 > scenario.json
   asap import train.toml --model config.json --device h100 --num-devices 64 > today.json
   asap import pretrain.sh --device h100 --num-devices 64 --set TP=4 | asap predict -
@@ -68,8 +64,8 @@ def run(args: Namespace) -> None:
     stated = {name: value for name in STATED if (value := getattr(args, name)) is not None}
     stated |= read_amounts(args)
     stated |= {"model": read_model(args.model), "find_module": module_finder(args.file)}
-    options = ImportOptions(**stated).setting(read_settings(args.set))
     with naming_arguments(args):
+        options = ImportOptions(**stated).setting(read_settings(args.set))
         imported = import_plan(read_text(args.file), args.format, options)
     if args.json:
         write_json(imported.scenario)
@@ -88,24 +84,6 @@ def read_amounts(args: Namespace) -> dict[str, int]:
         batch, seq_len = args.global_batch_size, amounts.get("seq_len")
         amounts["global_batch_size"] = parse_amount(batch, "--global-batch-size", seq_len)
     return amounts
-
-
-def module_finder(source: str) -> FindModule:
-    """Modules beside a file and in the packages around it by their names, other files by their path there."""
-    here = Path(source).resolve().parent
-
-    def find(name: str) -> str | None:
-        roots: Sequence[Path] = here.parents[:MAX_PARENTS]
-        if "/" not in name:
-            level = len(name) - len(name.lstrip("."))
-            roots = [here, *here.parents][level - 1 : level] if level else roots
-            name = name.lstrip(".").replace(".", "/") + ".py"
-        for file in (root / name for root in roots):
-            if file.is_file() and file.stat().st_size <= MAX_FILE_BYTES:
-                return file.read_text(encoding="utf-8", errors="replace")
-        return None
-
-    return find
 
 
 def read_settings(texts: list[str]) -> SetValues:

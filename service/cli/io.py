@@ -35,6 +35,7 @@ ARGUMENTS = {
     "model": "--model",
     "model.vocab_size": "--vocab-size",
     "device": "--device",
+    "devices": "--devices",
     "precision": "--precision",
     "cluster.device": "--device",
     "cluster.num_devices": "--num-devices",

@@ -188,8 +188,9 @@ def read_request(args: Namespace) -> JsonObject:
     """The scenario of the file, or made from a configuration and --devices."""
     if args.devices is None:
         return read_object(args.file)
-    from service.cli.import_plan import module_finder, print_notes, read_amounts, read_model
+    from service.cli.import_plan import print_notes, read_amounts, read_model
     from tools.frameworks import ImportOptions
+    from tools.frameworks.python_config import module_finder
     from tools.frameworks.start import is_scenario, start_scenario
     from tools.frameworks.words import parse_devices
 

@@ -6,10 +6,11 @@ from argparse import ArgumentParser, Namespace
 from dataclasses import asdict
 
 from service.cli.export import read_proposal
-from service.cli.import_plan import module_finder, read_settings, read_text
+from service.cli.import_plan import read_settings, read_text
 from service.cli.io import naming_arguments, write_json, write_note
 from service.cli.parser import add_options
 from tools.frameworks import IMPORT_FORMATS, ImportOptions, patch_plan
+from tools.frameworks.python_config import module_finder
 
 HELP = """\
 Change today's configuration or launch script to a proposal of 'asap optimize --json', as a unified diff.

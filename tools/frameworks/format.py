@@ -55,8 +55,8 @@ class UnknownFile:
     @classmethod
     def of(cls, text: str) -> "UnknownFile":
         """InputError says what the file is, if it is no configuration."""
-        check_length(text)
         start = text.lstrip()[:1]
+        check_length(text, is_json=start == "{")
         if looks_like_python(text):
             return cls(text, "python")
         if start == "{":

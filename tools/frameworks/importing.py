@@ -10,7 +10,7 @@ from pydantic_core import to_jsonable_python
 from tools.errors import InputError
 from tools.frameworks.python_config import FindModule, no_module
 from tools.frameworks.reading import SettingsReader, UnusedSetting
-from tools.frameworks.words import node_note
+from tools.frameworks.words import node_note, parse_devices
 from tools.physics.sizes import ParameterCount, count_parameters
 from tools.scenario import StatedPlan, parse_scenario
 from tools.scenario.fields import NOTHING, JsonObject, build, usable_count
@@ -58,6 +58,9 @@ class ImportOptions:
     vocab_size: Annotated[
         Count | None, Field(description="entries of the vocabulary, if the file leaves them to a tokenizer")
     ] = None
+    devices: Annotated[
+        str | None, Field(description='instead of device and its counts: "64 x H100", "8 nodes of 8 H100s"')
+    ] = None
     framework: Annotated[
         str | None, Field(description="the training framework, if the file belongs to none")
     ] = None
@@ -68,6 +71,17 @@ class ImportOptions:
     """Values of variables that the file leaves open: TP for ${TP}."""
     find_module: FindModule = no_module
     """For a file in a checkout: the modules that it imports, the files that it names."""
+
+    def __post_init__(self) -> None:
+        """Device and counts of `devices`, which is None from here on."""
+        if self.devices is None:
+            return
+        if self.device or self.num_devices or self.devices_per_node:
+            raise InputError("devices", self.devices, "state either devices, or device and its counts")
+        count, device, per_node = parse_devices(self.devices, "devices")
+        found = {"device": device, "num_devices": count, "devices_per_node": per_node, "devices": None}
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
 
     def setting(self, values: SetValues) -> "ImportOptions":
         """With what `--set` takes: a dotted name is a field of the scenario, a plain one a variable."""
@@ -122,8 +136,12 @@ def read_levers(settings: SettingsReader, framework: str) -> TrainingFields:
     for lever in sorted(framework_levers(framework), key=lambda lever: len(lever.writes)):
         # All are read, so that none is reported as unused.
         states = [settings.states(name, value) for name, value in lever.writes.items()]
-        if lever.setting not in PLAN_SETTINGS and states and all(states):
+        if lever.setting in PLAN_SETTINGS or not states:
+            continue
+        if all(states):
             fields[lever.setting] = lever.value
+        elif lever.value is True and any(settings.states(name, False) for name in lever.writes):
+            fields.setdefault(lever.setting, False)  # not what a recipe would have
     return fields
 
 

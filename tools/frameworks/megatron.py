@@ -55,7 +55,9 @@ SAID = (
     "gradient_dtype",
 )  # fmt: skip
 STATE_TYPES = {"bf16": "bf16", "bfloat16": "bf16", "fp32": "fp32", "float32": "fp32"}
-MEGATRON_DEFAULTS: TrainingFields = {"cuda_graph": "none", "optimizer_state": "fp32"}
+MEGATRON_DEFAULTS: TrainingFields = {
+    "cuda_graph": "none", "optimizer_state": "fp32", "overlap_tensor_communication": False,
+}  # fmt: skip
 """megatron/training/arguments.py; gradients of bf16 are added up and reduced in fp32."""
 OFFLOADED_MODULES = ("core_attn", "attn_proj")
 OFFLOADED_EXPERT_MODULES = ("expert_fc1", "moe_act")
@@ -179,8 +181,12 @@ class Megatron(Format):
 def _whole(draft: Draft) -> Draft:
     """With what Megatron-LM does where its arguments are silent: a recipe, which the cost model would take,
     does not fill them in."""
-    gradients = {"gradient_dtype": "fp32"} if draft.precision != "fp16" else {}
-    return replace(draft, training={**MEGATRON_DEFAULTS, **gradients, **draft.training})
+    silent: TrainingFields = {**MEGATRON_DEFAULTS}
+    if draft.precision != "fp16":
+        silent["gradient_dtype"] = "fp32"
+    if getattr(draft.plan, "zero_stage", 0) not in FSDP_STAGES:  # FSDP overlaps by itself
+        silent["overlap_gradient_communication"] = False
+    return replace(draft, training={**silent, **draft.training})
 
 
 def respelled(settings: SettingsTree, job: ExportJob, names: Keys) -> SettingsTree:
@@ -343,6 +349,9 @@ def draft_of_arguments(settings: SettingsReader, options: ImportOptions) -> Draf
     total = options.global_batch_size or settings.integer("global_batch_size")
     precision = _precision(settings)
     parts, tokenizer = [name for name in MULTIMODAL if settings.has(name)], settings.word("tokenizer_type")
+    others = [
+        name for name in _listed(settings, "recompute_modules") if name not in get_args(RecomputeModule)
+    ]
     return Draft(
         plan,
         precision,
@@ -353,6 +362,7 @@ def draft_of_arguments(settings: SettingsReader, options: ImportOptions) -> Draf
         notes=(
             *(() if options.precision or precision != "fp32" else (FP32_NOTE,)),
             *((LEFT_OUT_NOTE,) if parts or tokenizer == "MultimodalTokenizer" else ()),
+            *((f"recompute_modules: not priced: {', '.join(others)}",) if others else ()),
         ),
         unused=settings.unused(),
     )
@@ -373,7 +383,8 @@ def _training(settings: SettingsReader, options: ImportOptions, precision: str) 
             fields["cuda_graph_scopes"] = tuple(known)
     if dispatcher in DISPATCHERS:
         fields["moe_dispatcher"] = DISPATCHERS[dispatcher]
-    if deepep or hybridep in ("deepep", "hybridep"):
+    is_flexible = DISPATCHERS.get(dispatcher or "flex") == "deepep"  # else a backend means nothing
+    if is_flexible and (deepep or hybridep in ("deepep", "hybridep")):
         fields["moe_dispatcher"] = hybridep or "deepep"
     if settings.flag("optimizer_cpu_offload"):
         fields["optimizer_offload"] = True

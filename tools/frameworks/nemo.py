@@ -27,7 +27,8 @@ from tools.frameworks.megatron_model import uneven_stages
 from tools.frameworks.python_config import VARIABLE, PythonConfig, is_recipe, looks_like_python, parse_python
 from tools.frameworks.reading import SettingsReader, parse_text
 from tools.frameworks.shell import substitute
-from tools.scenario.fields import JsonObject
+from tools.scenario.fields import JsonObject, build
+from tools.scenario.spec import LoraSpec
 
 # megatron/bridge/training/mixed_precision.py; without mixed precision a model is fp32.
 MIXED_PRECISIONS = {
@@ -84,7 +85,13 @@ HELPERS_MAY_SET = (
     ("expert_model_parallel_size", "plan.ep", ""),
 )
 """Settings, their path, and the option that states them."""
-SECTIONS = ("model", "train", "dataset", "ddp", "optimizer", "trainer", "comm_overlap")
+SECTIONS = ("comm_overlap", "model", "train", "dataset", "ddp", "optimizer", "trainer")
+"""The first that states a setting decides; Megatron-Bridge applies its overlap last."""
+LORA_DIM, LORA_MODULES = 32, ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
+"""Of megatron/bridge/peft/lora.py."""
+MLP_MODULES = ("fc", "mlp", "h_to_4h", "all")
+"""What the names of an MLP's modules hold, here and in NeMo 1; `all` is both parts."""
+FULL_TUNING = ("", "none", "null")
 
 
 class Nemo(Format):
@@ -192,7 +199,7 @@ class Nemo(Format):
         if "verification_index" in values or "items" in values:
             rule = "must be the configuration of a run, not a report about checkpoints"
             raise InputError("text", "a verification card", rule)
-        if not isinstance(values.get("model"), dict):
+        if not isinstance(model := values.get("model"), dict):
             raise InputError("text", "no model section", "not a NeMo or Megatron-Bridge configuration")
         if "diffusion" in text.lower():
             raise InputError("text", "diffusion", "not supported: a diffusion model")
@@ -210,6 +217,9 @@ class Nemo(Format):
             if "mixed_precision" not in values and not arguments.keys() & {"bf16", "fp16", "fp8", "fp4"}:
                 arguments["bf16"] = True
         draft = draft_of_arguments(SettingsReader(arguments, "nemo"), options)
+        peft = values.get("peft") or model.get("peft")
+        if isinstance(peft, dict) and (adapter := _adapter(SettingsReader(peft, "nemo: peft"), options)):
+            draft = replace(draft, training=draft.training | {"lora": adapter})
         draft = replace(draft, notes=(*([RECIPE_NOTE] if changes_recipe else []), *draft.notes))
         # A recipe names its model, and states a few of its fields again.
         return replace(draft, model={}, model_name=name) if name else draft
@@ -236,6 +246,28 @@ def _refuse_open(recipe: PythonConfig, options: ImportOptions) -> None:
         )
 
 
+def _adapter(settings: SettingsReader, options: ImportOptions) -> LoraSpec | None:
+    """`peft` of a Megatron-Bridge recipe, or `model.peft` of NeMo 1; None if all weights are trained."""
+    if any(name.startswith("training.lora") for name, _ in options.overrides):
+        return None
+    if settings.has("peft_scheme"):
+        kind, rank = settings.text("peft_scheme") or "", settings.integer("lora_tuning.adapter_dim")
+        modules = settings.words("lora_tuning.target_modules") or ["attention"]
+    else:
+        kind = (settings.text("kind") or settings.text("_target_") or "").rpartition(".")[2]
+        rank, modules = settings.integer("dim"), settings.words("target_modules") or [*LORA_MODULES]
+    if kind.lower() in FULL_TUNING:
+        return None
+    if not kind.lower().endswith(("lora", "dora")):
+        raise InputError(
+            "nemo: peft", kind, "not read; training.lora states it, for example training.lora.rank=8"
+        )
+    has_mlp = [any(mark in name for mark in MLP_MODULES) for name in modules]
+    parts = (("attention", not all(has_mlp) or "all" in modules), ("mlp", any(has_mlp)))
+    fields = {"rank": rank or LORA_DIM, "targets": [part for part, is_tuned in parts if is_tuned]}
+    return build(LoraSpec, fields, "training.lora.")
+
+
 def _megatron_arguments(values: JsonObject) -> JsonObject:
     """The sections under Megatron's names; ${...} of OmegaConf that point elsewhere stay unread."""
     flat: dict[str, JsonValue] = {}
@@ -243,13 +275,21 @@ def _megatron_arguments(values: JsonObject) -> JsonObject:
         section = values.get(name)
         for key, value in section.items() if isinstance(section, dict) else ():
             points_elsewhere = isinstance(value, str) and value.startswith("${")
-            if key != "_target_" and not isinstance(value, dict) and not points_elsewhere:
+            is_stated = value is not None and not isinstance(value, dict) and not points_elsewhere
+            if key != "_target_" and is_stated:
                 flat.setdefault(RENAMED.get(key, key), value)
+            if key == "use_distributed_optimizer" and value is True:  # of ddp and optimizer, one will do
+                flat[key] = True
     devices, nodes = flat.pop("devices", None), flat.pop("num_nodes", None)
     if isinstance(devices, int) and devices > 0:
         flat |= {"nproc_per_node": devices, "nnodes": nodes if isinstance(nodes, int) else 1}
     # Lightning's or Megatron-Bridge's word for the precision.
-    words = (flat.pop("precision", None), flat.pop("mixed_precision", None), values.get("mixed_precision"))
+    mixed = values.get("mixed_precision")
+    if isinstance(mixed, dict) and mixed.get("name"):
+        # Of a Python recipe: applied last, it reduces gradients in fp32 unless it is told otherwise.
+        whole, mixed = mixed.get("grad_reduce_in_fp32"), mixed["name"]
+        flat["grad_reduce_in_fp32"] = whole if isinstance(whole, bool) else "fp16" not in str(mixed)[:4]
+    words = (flat.pop("precision", None), mixed)
     precision, fp8 = str(next(filter(None, words), None)), flat.pop("fp8", None)
     if "nvfp4" in precision:
         flat |= {"bf16": True, "fp4": "e2m1"}

@@ -6,7 +6,8 @@ another function returns (`config.training.seq_len = 4096`).
 
 import ast
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import JsonValue
@@ -22,8 +23,17 @@ SECTIONS = {
     "SelectiveAC": "activation_checkpoint",
     "FullAC": "activation_checkpoint",
 }
-ASSIGNED_SECTIONS = {*SECTIONS.values(), "model", "train", "dataset", "ddp", "optimizer"}
+ASSIGNED_SECTIONS = {
+    *SECTIONS.values(), "model", "train", "dataset", "ddp", "optimizer", "peft", "comm_overlap",
+    "mixed_precision",
+}  # fmt: skip
 """Sections of torchtitan and Megatron-Bridge."""
+NO_DEGREES = ("peft", "comm_overlap", "mixed_precision")
+"""Sections without degrees and batches: what makes them is not asked for."""
+PRECISION_BY_NAME = "get_mixed_precision_config"
+"""Megatron-Bridge's registry of precisions: its argument says all."""
+FLEXIBLE_DISPATCH = "apply_flex_dispatcher_backend"
+"""What turns Megatron-Bridge's flexible dispatcher on; without it a backend that is named means nothing."""
 CONVERTERS = {
     "Float8LinearConverter": "quantize.linear.float8",
     "MXFP8LinearConverter": "quantize.linear.mx",
@@ -42,6 +52,9 @@ checkout, if it is at hand."""
 MAX_CALLS = 5
 """Functions that call one another, at most."""
 MAX_MODULES = 100
+MAX_MODULE_BYTES = 2**20
+MAX_PARENTS = 8
+"""Folders above a Python file in which the packages that it imports may begin."""
 CONFIG_NAMES = ("cfg", "config")
 ARITHMETIC: dict[type, Callable[[int, int], int]] = {
     ast.Mult: operator.mul, ast.Add: operator.add, ast.Sub: operator.sub, ast.FloorDiv: operator.floordiv,
@@ -49,7 +62,10 @@ ARITHMETIC: dict[type, Callable[[int, int], int]] = {
 CHOICES: dict[str, Callable[[Iterable[int]], int]] = {"max": max, "min": min}
 COMPARISONS: dict[type, Callable[[object, object], bool]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Is: operator.is_, ast.IsNot: operator.is_not,
+    ast.In: lambda one, several: isinstance(several, list | dict | str) and one in several,
 }  # fmt: skip
+TYPES = {"str": str, "int": int, "bool": bool, "dict": dict, "list": list}
+"""Of a value that is known; whatever it is, it is of no class beside these."""
 
 
 def looks_like_python(text: str) -> bool:
@@ -65,6 +81,28 @@ def is_recipe(text: str) -> bool:
 def no_module(name: str) -> str | None:
     """For a text by itself: nothing that it imports is at hand."""
     return None
+
+
+def module_finder(source: str | Path, below: Path | None = None) -> FindModule:
+    """Modules beside a file and in the packages around it by their names, other files by their path there.
+
+    With `below`, nothing outside of that folder is read.
+    """
+    here = Path(source).resolve().parent
+
+    def find(name: str) -> str | None:
+        roots: Sequence[Path] = here.parents[:MAX_PARENTS]
+        if "/" not in name:
+            level = len(name) - len(name.lstrip("."))
+            roots = [here, *here.parents][level - 1 : level] if level else [here, *roots]
+            name = name.lstrip(".").replace(".", "/") + ".py"
+        for file in (root / name for root in roots):
+            is_open = below is None or file.resolve().is_relative_to(below)
+            if is_open and file.is_file() and file.stat().st_size <= MAX_MODULE_BYTES:
+                return file.read_text(encoding="utf-8", errors="replace")
+        return None
+
+    return find
 
 
 def parse_python(text: str, chosen: str | None, find_module: FindModule = no_module) -> "PythonConfig":
@@ -156,6 +194,8 @@ class _Reading:
         """Sections that were made under a name of their own: `train = TrainingConfig(...)`."""
         self.changed: dict[str, JsonObject] = {}
         """What was assigned to those since: `model.seq_length = 4096`."""
+        self.aliases: dict[str, str] = {}
+        """Names of sections of the configuration: `adapter` after `config.peft = adapter`."""
 
     def run(self, function: ast.FunctionDef, given: Variables | None = None) -> PythonConfig:
         arguments = function.args
@@ -197,6 +237,7 @@ class _Reading:
                 self._state(made, value)
             elif made and isinstance(value, ast.Name):
                 self._state_named(made, value.id)
+                self.aliases[value.id] = made
             if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
                 targets = statement.targets if isinstance(statement, ast.Assign) else [statement.target]
                 for target in targets:
@@ -209,7 +250,9 @@ class _Reading:
 
     def _change(self, node: ast.Call) -> None:
         """`setattr(config.model, "seq_length", 4096)` and `settings.update(...)`."""
-        if called(node.func) == "setattr" and len(node.args) == 3:
+        if called(node.func) == FLEXIBLE_DISPATCH and isinstance(_value(node.args[-1], self._known()), str):
+            self.found.setdefault("model", {})["moe_token_dispatcher_type"] = "flex"
+        elif called(node.func) == "setattr" and len(node.args) == 3:
             name = _value(node.args[1], self.variables)
             if isinstance(name, str) and name.isidentifier():
                 self._assign(ast.Attribute(node.args[0], name), node.args[2])
@@ -224,7 +267,7 @@ class _Reading:
 
     def _branch(self, statement: ast.If) -> None:
         """The branch that runs, if its condition is known; else neither, and what they set is not read."""
-        test = _value(statement.test, self.variables)
+        test = _value(statement.test, self._known())
         if not isinstance(test, _Unknown):
             self._read(statement.body if test else statement.orelse)
             return
@@ -236,10 +279,14 @@ class _Reading:
     def _assign(self, target: ast.expr, value: ast.expr) -> None:
         if isinstance(target, ast.Name):
             self.variables[target.id] = _constant(value, self._known())
-            self.changed.pop(target.id, None)
-            self.made.pop(target.id, None)
+            for known in (self.changed, self.made, self.aliases):
+                known.pop(target.id, None)
             if isinstance(value, ast.Call):
                 self.made[target.id] = value
+        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Call):
+            for item, stated_there in zip(target.elts, self._several(value), strict=False):
+                if isinstance(item, ast.Name):
+                    self.changed[item.id] = stated_there
         elif isinstance(target, ast.Subscript) and isinstance(target.value, ast.Name):
             settings, key = self.variables.get(target.value.id), _constant(target.slice, self._known())
             if isinstance(settings, dict):
@@ -250,21 +297,21 @@ class _Reading:
             stated = _constant(value, self._known())
             if len(path) == 3 and path[1] in ASSIGNED_SECTIONS:
                 self.found.setdefault(path[1], {})[path[2]] = stated
-            elif len(path) == 2 and self.section:
-                self.found.setdefault(self.section, {})[path[1]] = stated
+            elif len(path) == 2 and (section := self.aliases.get(path[0], self.section)):
+                self.found.setdefault(section, {})[path[1]] = stated
             elif len(path) == 2 and path[1] == "mixed_precision":
-                self.found.setdefault("model", {})["mixed_precision"] = stated
+                self.found.setdefault("mixed_precision", {})["name"] = stated
             elif len(path) == 2:
                 self.changed.setdefault(path[0], {})[path[1]] = stated
 
     def _known(self) -> Variables:
         """Variables, and the fields of the configuration as they are now: `cfg.train.micro_batch_size`."""
-        return self.variables | {
-            f"{name}.{section}.{key}": value
-            for name in CONFIG_NAMES
-            for section, settings in self.found.items()
-            for key, value in settings.items()
-        }
+        known = dict(self.variables)
+        for name in CONFIG_NAMES:
+            for section, settings in self.found.items():
+                known |= {f"{name}.{section}": settings}
+                known |= {f"{name}.{section}.{key}": value for key, value in settings.items()}
+        return known
 
     def _call(self, node: ast.Call, is_made: bool, section: str) -> None:
         name = called(node.func)
@@ -273,9 +320,8 @@ class _Reading:
             return
         # What makes the whole configuration, or is handed it, decides settings that are not in the file.
         is_handed = any(isinstance(arg, ast.Name) and arg.id in CONFIG_NAMES for arg in node.args)
-        makes = (
-            is_made and isinstance(node.func, ast.Name) and (section or name.endswith(("_common", "_config")))
-        )
+        is_part = section in NO_DEGREES or "mixed_precision" in name or "peft" in name
+        makes = is_made and not is_part and (section or name.endswith(("_common", "_config")))
         if (is_handed or makes) and isinstance(node.func, ast.Name) and not name[0].isupper():
             self.unread.append(name)
         if any(item.arg == RECOMPUTATION and _constant(item.value) is None for item in node.keywords):
@@ -285,6 +331,8 @@ class _Reading:
                 self._state(item.arg, item.value)
             elif item.arg in ASSIGNED_SECTIONS and isinstance(item.value, ast.Name):
                 self._state_named(item.arg, item.value.id)
+            elif item.arg == "mixed_precision" and name == "ConfigContainer":
+                self.found["mixed_precision"] = {"name": _constant(item.value, self.variables)}
         if name in CONVERTERS:
             self.found.setdefault("model", {})["converters"] = [CONVERTERS[name]]
         elif name in MODEL_CALLS and node.args:
@@ -298,13 +346,20 @@ class _Reading:
         """What the call that makes a section states of it."""
         stated, open_arguments = self._arguments(node)
         self.unread += open_arguments
-        self.found[section] = {**self.found.get(section, {}), **stated}
+        kind: JsonObject = {"kind": called(node.func)} if section == "peft" else {}
+        self.found[section] = {**kind, **self.found.get(section, {}), **stated}
 
     def _state_named(self, section: str, name: str) -> None:
         """The same of a section that was made under a name of its own, and what was changed of it since."""
         before = self.found.get(section, {})
-        if name in self.made:
-            self._state(section, self.made[name])
+        if made := self.made.get(name):
+            if (
+                section == "peft"
+                and (known := self.module.find(called(made.func)))
+                and self.depth < MAX_CALLS
+            ):
+                self._follow(made, *known, section)
+            self._state(section, made)
         # Inside of what makes the section, changes were taken for the section's own.
         later = before if self.section else {}
         self.found[section] = {**self.found.get(section, {}), **later, **self.changed.get(name, {})}
@@ -321,6 +376,18 @@ class _Reading:
             else:
                 unread.append(f"**{ast.unparse(item.value)[:40]}")
         return stated, unread + ["*" for arg in node.args if isinstance(arg, ast.Starred)]
+
+    def _several(self, node: ast.Call) -> list[Variables]:
+        """The settings of each configuration that a function returns: `optimizer, scheduler = adam(...)`."""
+        known = self.module.find(called(node.func))
+        last = known[1].body[-1] if known and self.depth < MAX_CALLS else None
+        if known is None or not isinstance(last, ast.Return) or not isinstance(last.value, ast.Tuple):
+            return []
+        reading = _Reading(known[0], self.depth + 1)
+        reading.run(known[1], self._arguments(node)[0])
+        names = [item.id if isinstance(item, ast.Name) else "" for item in last.value.elts]
+        made = [(reading.made.get(name), reading.changed.get(name, {})) for name in names]
+        return [{**(reading._arguments(call)[0] if call else {}), **changed} for call, changed in made]
 
     def _follow(self, node: ast.Call, module: _Module, function: ast.FunctionDef, section: str) -> None:
         """What another function makes is the start; one that is handed the configuration changes it."""
@@ -441,6 +508,14 @@ def _looked_up(node: ast.Subscript | ast.Call, variables: Variables) -> "JsonVal
         key, default = node.args[0], node.args[1] if node.args[1:] else ast.Constant(None)
     elif isinstance(node.func, ast.Name) and node.func.id == "dict":
         return _merged([*((None, arg) for arg in node.args), *_named(node)], variables)
+    elif called(node.func) == PRECISION_BY_NAME and len(node.args) == 1:
+        return _value(node.args[0], variables)
+    elif called(node.func) == "isinstance" and len(node.args) == 2:
+        value, named = _value(node.args[0], variables), TYPES.get(ast.unparse(node.args[1]))
+        return value if isinstance(value, _Unknown) else named is not None and isinstance(value, named)
+    elif isinstance(node.func, ast.Attribute) and node.func.attr == "lower" and not node.args:
+        word = _value(node.func.value, variables)
+        return word.lower() if isinstance(word, str) else _Unknown()
     elif isinstance(node.func, ast.Name) and node.func.id in CHOICES and not node.keywords:
         values = [_value(arg, variables) for arg in node.args]
         numbers = [value for value in values if type(value) is int]

@@ -19,7 +19,8 @@ from tools.scenario.fields import JsonObject, shown
 Notation = Literal["TOML", "JSON", "YAML"]
 UnusedReason = Literal["may change the prediction", "harmless"]
 
-MAX_TEXT_CHARACTERS = 1_000_000
+MAX_TEXT_CHARACTERS, MAX_JSON_CHARACTERS = 1_000_000, 16_000_000
+"""A config.json may list a vocabulary or the modules of a quantization; JSON is read in a moment."""
 MAX_DEPTH = 6
 MAX_REPEATED = 10_000
 """Values that the aliases of a YAML file may repeat in all."""
@@ -87,14 +88,15 @@ def _size(node: yaml.Node | None) -> int:
 _PlainLoader.add_multi_constructor("!", lambda loader, suffix, node: f"!{suffix}")
 
 
-def check_length(text: str) -> None:
-    if len(text) > MAX_TEXT_CHARACTERS:
-        raise InputError("text", "a longer text", f"must have at most {MAX_TEXT_CHARACTERS:,} characters")
+def check_length(text: str, *, is_json: bool = False) -> None:
+    most = MAX_JSON_CHARACTERS if is_json else MAX_TEXT_CHARACTERS
+    if len(text) > most:
+        raise InputError("text", "a longer text", f"must have at most {most:,} characters")
 
 
 def parse_text(text: str, notation: Notation) -> JsonObject:
     """The named settings of a file; InputError for a text that is not in the notation or holds none."""
-    check_length(text)
+    check_length(text, is_json=notation == "JSON")
     if notation == "TOML" and any(line.count(".") > _MAX_DOTS_PER_LINE for line in text.splitlines()):
         raise InputError("text", text.strip()[:40], "not a name that a setting can have")
     if notation == "YAML" and (match := _LONG_BASE_60.search(text)):

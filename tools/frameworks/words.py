@@ -40,13 +40,16 @@ NOISE = re.compile(
 SYSTEMS = ("dgx", "hgx")
 EXAMPLES = 'allowed: a number and a device, for example "64 x H100", "8 nodes x 8 H100" or "4 x p5.48xlarge"'
 AMOUNT = re.compile(
-    r"([0-9][0-9,_]*)(\.[0-9]{1,6})?(?:e([0-9]{1,2}))?\s*(k|mi|m|million)?\s*(tokens?|sequences?|seqs?|samples?)?",
+    r"([0-9][0-9,_]*)(\.[0-9]{1,6})?(?:e([0-9]{1,2}))?\s*(ki?|mi?|million)?\s*(tok(?:en)?s?|sequences?|seqs?|samples?)?",
     re.IGNORECASE,
 )
+POWER = re.compile(r"\b2\s*(?:\^|\*\*)\s*([1-4]?[0-9])(?![0-9.])")
+PRODUCT = re.compile(r"\s*([0-9,]+)\s*[x×*]\s*([0-9][0-9,]*\s*k?)(?:\s*tok(?:en)?s?)?\s*", re.IGNORECASE)
+"""A batch as sequences of a length: 512 x 8k."""
 TOTAL = re.compile(r"([0-9][0-9,]*(?:\.[0-9]+)?)\s*([kmbt]?)\s*(?:tokens?)?", re.IGNORECASE)
 TOTAL_UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "t": 1e12}
 MAX_TOKENS = 1e16
-UNITS = {"": 1, "k": 2**10, "m": 2**20, "mi": 2**20, "million": 2**20}
+UNITS = {"": 1, "k": 2**10, "ki": 2**10, "m": 2**20, "mi": 2**20, "million": 2**20}
 """Binary, as people mean 8k of context and 4M tokens per step (Llama 3: 512 sequences of 8192)."""
 
 
@@ -61,6 +64,7 @@ def parse_devices(text: str, field: str) -> DeviceWords:
     """How many of which device, and how many of them per node if the words say it."""
     words = re.sub(r"(?<=\d)[,_](?=\d{3}\b)", "", text.lower())
     words = words.replace("×", "x").replace("*", " x ").replace("_", "-").replace("-gpu", " way")
+    words = re.sub(r"\beach (?:with|having|of)\b", "of", words.replace("standard-", ""))
     if slice_ := TPU_SLICE.fullmatch(words.strip()):
         chips = int(slice_[3][:MAX_DIGITS]) // CORES_PER_CHIP.get(slice_[2], 1)
         return DeviceWords(max(chips, 1) * int(slice_[1] or 1), get_device(slice_[2]).name, None)
@@ -101,6 +105,13 @@ def parse_devices(text: str, field: str) -> DeviceWords:
 
 def parse_amount(text: str, field: str, seq_len: int | None = None) -> int:
     """A whole number as people write it; of sequences of this length, if tokens are meant."""
+    text = POWER.sub(lambda power: str(2 ** int(power[1])), text)
+    is_batch = field.endswith(("batch_size", "batch-size"))
+    if is_batch and (product := PRODUCT.fullmatch(text)):
+        length = parse_amount(product[2], "seq_len")
+        if seq_len not in (None, length):
+            raise InputError(field, text, f"the sequence length is {seq_len}")
+        return parse_amount(product[1], field)
     match = AMOUNT.fullmatch(text.strip())
     digits = re.sub(r"[,_]", "", match[1]) + (match[2] or "") if match else ""
     scale = (match[4] or "").lower() if match else ""
@@ -108,8 +119,7 @@ def parse_amount(text: str, field: str, seq_len: int | None = None) -> int:
     if match is None or len(digits) > MAX_DIGITS or value.denominator > 1 or not 0 < value < MAX_TOKENS:
         raise InputError(field, text, 'allowed: a whole number, for example "128", "8k" or "4M tokens"')
     unit = (match[5] or "").lower()
-    is_batch = field.endswith(("batch_size", "batch-size"))
-    if not unit.startswith("token"):
+    if not unit.startswith("tok"):
         if is_batch and not unit and scale.startswith("m"):
             raise InputError(field, text, f'say "{text} tokens" or "{text} sequences"')
         return int(value)

@@ -19,8 +19,8 @@ COMMAND = ["-m", "service.cli.main", "mcp", "--folder", str(REPO / "examples/tra
 CONFIG = json.loads((REPO / "examples/llama-3.1-70b.config.json").read_text())
 TOOLS = [
     "import_plan", "predict", "optimize", "ask", "search_plans", "compare_plans", "explain_plan", "what_if",
-    "export_plan", "patch_plan", "near_runs", "check_runs", "read_runs", "diagnose", "search_knowledge",
-    "hardware",
+    "export_plan", "patch_plan", "where", "near_runs", "check_runs", "read_runs", "diagnose",
+    "search_knowledge", "hardware",
 ]  # fmt: skip
 MAX_SCHEMA_BYTES = 25_000
 SCRIPT = """\
@@ -85,6 +85,10 @@ def test_an_assistant_finds_the_tools_and_uses_each_of_them(tmp_path: Path) -> N
             "diagnose": {"folder": "ddp-gloo-straggler"},
             "search_knowledge": {"query": "all-reduce of gradients is exposed", "limit": 2},
             "ask": {"report": "r1", "question": "why not tp 2?"},
+            "where": {
+                "scenario": SCENARIO | {"run": {"tokens": 10**12}},
+                "clusters": [{"devices": "64 x H100"}, {"devices": "64 x B200", "name": "faster"}],
+            },
             "near_runs": {"scenario": SCENARIO, "count": 2},
             "check_runs": {"rows": [{"id": "a", "scenario": SCENARIO, "measured": {"step_time_s": 0.001}}]},
             "read_runs": {"scenario": SCENARIO, "text": "elapsed time per iteration (ms): 9700.0 |\n" * 5},
@@ -110,6 +114,8 @@ def test_an_assistant_finds_the_tools_and_uses_each_of_them(tmp_path: Path) -> N
     assert [straggler["rank"] for straggler in answers["diagnose"]["stragglers"]] == [1]
     assert len(answers["search_knowledge"]["hits"]) == 2
     assert "tp 2" in answers["ask"]["answer"]
+    assert [place["name"] for place in answers["where"]["places"]] == ["faster", "64 x H100"]
+    assert answers["where"]["places"][0]["run"]["days"] > 0
     assert answers["near_runs"]["runs"][0]["measured_step_time_s"] > 0
     assert answers["check_runs"]["rows"][0]["findings"][0]["severity"] == "error"
     assert answers["read_runs"]["rows"][0]["measured"]["step_time_s"] == 9.7
@@ -134,7 +140,7 @@ def test_an_assistant_goes_from_a_config_json_to_a_patch_of_the_script_in_five_c
         device = next(each["name"] for each in devices if "H100 SXM" in each["title"])
         where = {"device": device, "num_devices": 64}
         alone = await call("import_plan", text=json.dumps(CONFIG), **where)
-        today = await call("import_plan", file="pretrain.sh", model=CONFIG, **where)
+        today = await call("import_plan", file="pretrain.sh", model=CONFIG, devices="64 x H100")
         report = await call("optimize", scenario=today["scenario"])
         patch = await call("patch_plan", report=report["report"], file="pretrain.sh")
         return {"alone": alone, "today": today, "report": report, "patch": patch}
@@ -148,6 +154,41 @@ def test_an_assistant_goes_from_a_config_json_to_a_patch_of_the_script_in_five_c
     best = found["report"]["proposals"][0]["plan"]
     assert changed != SCRIPT
     assert f"TP={best['tp']} " in changed or f"--tensor-model-parallel-size {best['tp']} " in changed
+
+
+RECIPE = """
+from common import _pretrain_common
+
+
+def llama_config() -> ConfigContainer:
+    cfg = _pretrain_common()
+    cfg.model.tensor_model_parallel_size = 4
+    return cfg
+"""
+COMMON = """
+def _pretrain_common() -> ConfigContainer:
+    model = GPTProvider(pipeline_model_parallel_size=2, context_parallel_size=1, sequence_parallel=True)
+    train = TrainingConfig(global_batch_size=64, micro_batch_size=1)
+    return ConfigContainer(model=model, train=train, dataset=GPTDatasetConfig(seq_length=4096))
+"""
+
+
+def test_what_a_file_imports_is_read_below_the_folder_only(tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "recipe.py").write_text(RECIPE)
+    (tmp_path / "common.py").write_text(COMMON)
+    given = {"file": "recipe.py", "model": CONFIG, "devices": "64 x H100"}
+
+    async def work(client: Client) -> list[Any]:
+        outside = await client.call_tool("import_plan", given)
+        (folder / "common.py").write_text(COMMON)
+        return [outside, await client.call_tool("import_plan", given)]
+
+    outside, inside = asked(work, tmp_path / "data", folder=folder)
+    assert outside.content[0].text.startswith("global_batch_size: got nothing")
+    plan = inside.structured_content["scenario"]["plan"]
+    assert (plan["tp"], plan["pp"], plan["dp"]) == (4, 2, 8)
 
 
 def test_resources_and_prompts_say_what_a_call_needs(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from service.cli.import_plan import module_finder
 from tests.unit.frameworks.scenarios import MODEL as MODEL_70B
 from tools.errors import InputError
 from tools.frameworks import IMPORT_FORMATS, ImportOptions, import_plan
+from tools.frameworks.python_config import module_finder
 from tools.frameworks.shell import parse_arguments
 from tools.model.predict import predict
 from tools.scenario import parse_scenario
@@ -350,6 +350,15 @@ def test_a_python_configuration_of_torchtitan_is_read_without_running_it() -> No
         import_plan(TITAN, "torchtitan", replace(options, variables={}))
 
 
+def test_a_script_that_does_not_ask_for_overlap_has_none() -> None:
+    options = ImportOptions(model=MODEL_70B, device="h100", num_devices=64)
+    silent = import_plan(SILENT_SCRIPT, "megatron", options).scenario["training"]
+    asking = import_plan(f"{SILENT_SCRIPT} --overlap-grad-reduce --tp-comm-overlap", "megatron", options)
+    names = ("overlap_gradient_communication", "overlap_tensor_communication")
+    assert [silent[name] for name in names] == [False, False]
+    assert [asking.scenario["training"][name] for name in names] == [True, True]
+
+
 def test_on_torchtitans_main_a_micro_batch_is_one_forward_pass_of_a_pipeline() -> None:
     piped = TITAN.replace("tensor_parallel_degree=4", "pipeline_parallel_degree=4, num_pp_microbatches=8")
     fields = fields_of(piped, "torchtitan", replace(BESIDE, seq_len=None, variables={"CONFIG": "small"}))
@@ -367,6 +376,15 @@ def test_a_field_that_may_change_the_shape_is_named() -> None:
     }
     imported = import_plan(json.dumps(config), None, ImportOptions(**STATED))
     assert [(setting.path, setting.value) for setting in imported.unused] == [("num_memory_layers", "4")]
+
+
+def test_a_config_json_may_list_its_vocabulary() -> None:
+    labels = {str(number): "a token" for number in range(80_000)}
+    long = json.dumps({"model_type": "llama", "architectures": ["X"], "id2label": labels})
+    assert len(long) > 2**20
+    assert import_plan(long, None, ImportOptions(**STATED)).scenario["model"]
+    with pytest.raises(InputError, match="at most 1,000,000 characters"):
+        import_plan(f"# a script\n{long}", None, ImportOptions(**STATED))
 
 
 RECIPE = """
@@ -450,6 +468,78 @@ def test_a_recipe_is_followed_through_the_helpers_of_its_checkout(tmp_path: Path
     fields = fields_of(DEEP_RECIPE, "nemo", options)
     expected = {"tp": 4, "pp": 2, "ep": 8, "seq_len": 8192, "global_batch_size": 32, "micro_batch_size": 2}
     assert {key: fields[key] for key in expected} == expected
+
+
+SILENT_SCRIPT = """torchrun pretrain_gpt.py --tensor-model-parallel-size 8 --micro-batch-size 1 \\
+    --global-batch-size 128 --seq-length 8192 --bf16 --use-distributed-optimizer --sequence-parallel"""
+TUNING_RECIPE = """
+def _common() -> ConfigContainer:
+    opt_cfg, scheduler_cfg = fused_adam(max_lr=1e-4)
+    return ConfigContainer(
+        model=GPTProvider(tensor_model_parallel_size=2, sequence_parallel=True),
+        train=TrainingConfig(global_batch_size=32, micro_batch_size=1),
+        dataset=GPTDatasetConfig(seq_length=4096),
+        ddp=DistributedDataParallelConfig(use_distributed_optimizer=False, grad_reduce_in_fp32=False),
+        optimizer=opt_cfg,
+        mixed_precision="bf16_mixed",
+        peft=LoRA(dim=32),
+    )
+
+
+def fused_adam(max_lr):
+    optimizer = OptimizerConfig(lr=max_lr, use_distributed_optimizer=True)
+    return optimizer, SchedulerConfig()
+
+
+def default_peft_config(peft_scheme, **kwargs):
+    if isinstance(peft_scheme, PEFT):
+        return peft_scheme
+    if isinstance(peft_scheme, str) and peft_scheme.lower() == "lora":
+        return LoRA(**kwargs)
+
+
+def adapter_config(peft_scheme="lora") -> ConfigContainer:
+    cfg = _common()
+    cfg.model.moe_token_dispatcher_type = "alltoall"
+    cfg.model.moe_flex_dispatcher_backend = "deepep"
+    cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=True)
+    if cfg.comm_overlap is not None:
+        cfg.comm_overlap.tp_comm_overlap = False
+    adapter = default_peft_config(peft_scheme, target_modules=["linear_qkv"])
+    cfg.peft = adapter
+    if peft_scheme.lower() in ["lora", "dora"]:
+        adapter.dim = 8
+    return cfg
+
+
+def whole_config() -> ConfigContainer:
+    cfg = _common()
+    cfg.peft = None
+    cfg.model.moe_flex_dispatcher_backend = "deepep"
+    apply_flex_dispatcher_backend(cfg.model, cfg.model.moe_flex_dispatcher_backend)
+    low = get_mixed_precision_config("bf16_with_mxfp8_mixed")
+    low.grad_reduce_in_fp32 = False
+    cfg.mixed_precision = low
+    return cfg
+"""
+
+
+def test_a_recipe_trains_what_its_parts_say() -> None:
+    """Adapters, gradients and the optimizer as the run has them, not as the first mention of each says."""
+    options = ImportOptions(model=MODEL | MOE, device="b200", num_devices=16)
+    tuned = fields_of(TUNING_RECIPE, "nemo", replace(options, variables={"CONFIG": "adapter_config"}))
+    expected = {
+        "lora": {"rank": 8, "targets": ["attention"]}, "gradient_dtype": "fp32",
+        "zero_stage": 1, "overlap_tensor_communication": False, "moe_dispatcher": "alltoall",
+    }  # fmt: skip
+    assert {key: tuned[key] for key in expected} == expected
+    whole = fields_of(TUNING_RECIPE, "nemo", replace(options, variables={"CONFIG": "whole_config"}))
+    expected = {"gradient_dtype": "bf16", "precision": "mxfp8", "zero_stage": 1, "moe_dispatcher": "deepep"}
+    assert {key: whole[key] for key in expected} == expected
+    assert "lora" not in whole
+    unknown = TUNING_RECIPE.replace("def default_peft_config", "def another")
+    with pytest.raises(InputError, match=r"nemo: peft.*default_peft_config.*training\.lora"):
+        import_plan(unknown, "nemo", replace(options, variables={"CONFIG": "adapter_config"}))
 
 
 KEYWORD_RECIPE = """

@@ -103,6 +103,8 @@ SILENTLY_WRONG = [
     ("4 DGX H100, 8 per node", 32, "h100-sxm-80gb", 8),
     ("4 x 8 H100 per node", 32, "h100-sxm-80gb", 8),
     ("64 H100 on 8 nodes, 8 per node", 64, "h100-sxm-80gb", 8),
+    ("4 x Standard_ND96isr_H100_v5", 32, "h100-sxm-80gb", 8),
+    ("24 nodes, each with 8 MI300X", 192, "mi300x", 8),
 ]
 """Found afterwards, by looking for more of the kind."""
 AMOUNTS = [
@@ -123,6 +125,10 @@ AMOUNTS = [
     ("256 seqs", 256),
     ("512 samples", 512),
     ("8.192e6 tokens", 1000),
+    ("2^20 tokens", 128),
+    ("16 M tok", 2048),
+    ("32Ki", 32_768),
+    ("512 x 8k", 512),
 ]
 """Of sequences, at 8192 tokens each."""
 
@@ -167,7 +173,9 @@ def test_what_nobody_could_read_is_refused_with_an_example(text: str) -> None:
         parse_devices(text, "devices")
 
 
-@pytest.mark.parametrize("text", ["3M", "5 tokens", "1.5", "many", "4M tokens of text"])
+@pytest.mark.parametrize(
+    "text", ["3M", "5 tokens", "1.5", "many", "4M tokens of text", "512 x 4k", "2^99 tokens"]
+)
 def test_an_amount_that_is_no_whole_number_of_sequences_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="global_batch_size"):
         parse_amount(text, "training.global_batch_size", 8192)
