@@ -43,6 +43,12 @@ DAYS_OF = {"day": 1, "week": 7, "month": 30}
 _PRICE = re.compile(
     rf"(?:[$€£]\s*{NUMBER}|\bat {NUMBER})(?=[^.?]*hour)|hour (?:costs|is|at) [$€£]?\s*{NUMBER}", re.I
 )
+_LARGEST = re.compile(
+    r"\b(?:largest|biggest|longest|max(?:imum|imal)?|how (?:large|big|long) an?) (?:possible )?"
+    r"(micro|seq|context)[ _-]?\w*(?:[ -](?:batch|size|length))*\b",
+    re.I,
+)
+MAX_DOUBLINGS, MAX_TERMS = 12, 6
 _TODAY = re.compile(r"\b(?:today's plan|today's|today|current plan|the plan we run)\b", re.I)
 
 
@@ -112,6 +118,8 @@ def _answers(asked: Asked) -> Iterator[str]:
         yield from _whole_run(asked, wanted or 0.0, days)
     elif asked.is_what_if:
         yield from _what_if(asked)
+    elif largest_of := next(words.take(_LARGEST), None):
+        yield _largest_that_fits(asked, largest_of[1].lower() == "micro")
     elif len(asked.named) > 1:
         yield _compared(*asked.named[:2])
     elif asked.named and asked.report.baseline and re.search(r"\bcompare|\bdifference\b", words.text, re.I):
@@ -156,10 +164,38 @@ def _what_if(asked: Asked) -> Iterator[str]:
             yield f"{target.name}."
             continue
         fits = "" if found.fits else " It does not fit."
-        yield (
-            f"{target.name}: {_pace(found)}, {found.tokens_per_s_per_device:.0f} tokens per second per "
-            f"device.{fits}"
-        )
+        rate, before = found.tokens_per_s_per_device, asked.proposals[0]
+        scaling = ""
+        if asked.scenario.cluster.num_devices != asked.box.scenario.cluster.num_devices:
+            share = rate / before.prediction.tokens_per_s_per_device
+            scaling = f", {share:.0%} of proposal {before.rank}'s here"
+        yield f"{target.name}: {_pace(found)}, {rate:.0f} tokens per second per device{scaling}.{fits}"
+
+
+def _largest_that_fits(asked: Asked, is_micro_batch: bool) -> str:
+    """By doubling, with the rest of the plan as it is."""
+    entry, training, size = asked.proposals[0], asked.scenario.training, 0
+    what = "micro-batch" if is_micro_batch else "sequence length"
+    wanted, last = (entry.plan.micro_batch_size if is_micro_batch else training.seq_len), ""
+    for _ in range(MAX_DOUBLINGS):
+        plan, scenario = entry.plan, asked.scenario
+        if is_micro_batch:
+            plan = plan.model_copy(update={"micro_batch_size": wanted})
+        else:
+            scenario = scenario.model_copy(
+                update={"training": training.model_copy(update={"seq_len": wanted})}
+            )
+        workload = replace(asked.box, scenario=scenario).switched(entry.settings)
+        objection, found = workload.objection(plan), workload.predict([plan])[0]
+        if objection or not found.fits:
+            last = f"; {wanted} does not: {objection or f'it needs {found.peak_memory_gib:.1f} GiB'}"
+            break
+        size, shown = wanted, _pace(found)
+        wanted *= 2
+    if not size:
+        return f"Proposal {entry.rank} does not fit{last}."
+    most = f"doubled as it stands, a {what} of {size} is the largest that fits ({shown})"
+    return f"Proposal {entry.rank}: {most}{last}."
 
 
 def _targets(asked: Asked) -> Iterator[Target]:
@@ -237,6 +273,12 @@ def _memory(report: Report, proposal: Proposal) -> str:
     )
 
 
+def _memories(report: Report, proposal: Proposal) -> str:
+    order = sorted(report.proposals, key=lambda entry: entry.prediction.peak_memory_gib)
+    each = [f"proposal {entry.rank} {entry.prediction.peak_memory_gib:.1f}" for entry in order]
+    return f"GiB per device, the least first: {', '.join(each)}."
+
+
 def _fastest(report: Report, proposal: Proposal) -> str:
     return why_not_fastest(report.proposals)
 
@@ -294,12 +336,29 @@ def _network(report: Report, proposal: Proposal) -> str:
 
 
 def _pace_of(report: Report, proposal: Proposal) -> str:
-    found = proposal.prediction
+    found, plan = proposal.prediction, proposal.plan
+    devices = plan.tp * plan.pp * plan.cp * plan.dp
     return (
         f"Proposal {proposal.rank}: {format_same_decimals(found.step_time_s)[0]} s per step (80% interval "
         f"{span(found.step_time_low_s, found.step_time_high_s)} s), {found.mfu:.1%} MFU, "
         f"{found.model_tflops_per_device:.0f} TFLOP/s and {found.tokens_per_s_per_device:,.0f} tokens "
-        f"per second per device; {largest(found)}."
+        f"per second per device, {found.tokens_per_s_per_device * devices:,.0f} in all; {largest(found)}."
+    )
+
+
+def _spent(report: Report, proposal: Proposal) -> str:
+    today = f"Today's plan: {largest(report.baseline, MAX_TERMS)}. " if report.baseline else ""
+    return f"{today}Proposal {proposal.rank}: {largest(proposal.prediction, MAX_TERMS)}."
+
+
+def _micro_batches(report: Report, proposal: Proposal) -> str:
+    plan, training = proposal.plan, (report.scenario or {}).get("training")
+    batch = training.get("global_batch_size") if isinstance(training, dict) else None
+    if not isinstance(batch, int):
+        return _changes(report, proposal)
+    count = batch // (plan.dp * plan.micro_batch_size)
+    return (
+        f"Proposal {proposal.rank}: {count} micro-batches of {plan.micro_batch_size} per step and pipeline."
     )
 
 
@@ -314,6 +373,9 @@ def _today(report: Report, proposal: Proposal) -> str:
 Topic = tuple[str, Callable[[Report, Proposal], str]]
 TOPICS: tuple[Topic, ...] = (
     (r"\bfastest\b", _fastest),
+    (r"\b(?:least|less|lowest|smallest|most|more|highest) (?:memory|gib)\b", _memories),
+    (r"\bmicro-?batches\b", _micro_batches),
+    (r"\bcommunicat|\bwhere\b.*\btime\b|\btime goes\b|\bbubble\b", _spent),
     (r"\bfp8\b|\bprecision\b|\bnvfp4\b|\bmxfp8\b", _precision),
     (r"\b(?:network|bandwidth|links?|fabric)\b", _network),
     (r"\bcheckpoints?\b", _checkpoint),
@@ -327,11 +389,11 @@ TOPICS: tuple[Topic, ...] = (
     (r"\bmeasure|\bverif|\bconfirm|\bfirst step\b|\bnext\b|\btest it\b", _verify),
     (r"\bhow many plans|\bsearched\b|\blook(?:ed)? at\b", lambda report, entry: _searched(report)),
     (r"\b(?:bottleneck|limit\w*|slow|cause|what takes)\b", _limit),
+    (r"\bhow much (?:faster|slower|do we gain)\b|\bspeed-?up\b|\bgain\b", lambda report, entry: _sure(entry)),
     (r"\bstep\b.*\btoday|\btoday\b.*\bstep|\bcurrent plan\b|\btoday's\b", _today),
     (r"\b(?:sure|certain|confiden\w*|interval|trust|error)\b", lambda report, entry: _sure(entry)),
     (r"\bchang(?:e|es|ed)\b|\bdiffer", _changes),
     (r"\bmfu\b|\btflop|\btokens per\b|\bthroughput\b|\bstep time\b|\bhow fast\b|\bspeed", _pace_of),
-    (r"\bcommunicat|\bwhere\b.*\btime\b|\btime goes\b|\bbubble\b", _today),
     (
         r"\bwhy\b.*\b(?:first|proposal|this plan|recommend)",
         lambda report, entry: f"{entry.why} {entry.rationale}".strip(),

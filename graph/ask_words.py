@@ -37,10 +37,14 @@ _MODULES = re.compile(
     re.I,
 )
 _SCHEDULE = re.compile(rf"\b({'|'.join(name.replace('_', '[ _-]') for name in SCHEDULES)})\b", re.I)
+_ABSENT = re.compile(
+    r"\b(?:instead of|rather than|without|no) (pipeline|tensor|context|expert)[ -]parallel(?:ism)?\b",
+    re.I,
+)
 _OFF, _ON = r"(?:without|no|disable|turn off)", r"(?:with|enable|turn on)"
 _DEVICE_WORDS = r"(?:devices|gpus|accelerators|chips|cards)"
 _NODES = re.compile(
-    rf"\b(\d+|{'|'.join(COUNTS)})\s+(?P<sign>more |fewer |less )?(?:nodes?|hosts?)"
+    rf"(?<!\bin )(?<!\binside )\b(\d+|{'|'.join(COUNTS)})\s+(?P<sign>more |fewer |less )?(?:nodes?|hosts?)"
     r"(?: (?P<after>more|fewer|less|dies|die|fails?|lost|down))?\b",
     re.I,
 )
@@ -65,16 +69,16 @@ ORDINALS = {"first": 1, "second": 2, "third": 3, "recommended": 1}
 _WORD = re.compile(r"[A-Za-z][\w'/-]*|\d[\d.,]*\w*")
 EVERYDAY = re.compile(
     r"""a|about|cost|costs|dispatcher|gpu|gpus|pipeline|scale|schedule|turning|above|activation|activations|all|also|an|and|any|anybody|anyone|are|as|at|balance|be|been|
-    best|better|between|bit|by|can|change|changed|changes|compare|could|days|device|devices|did|do|does|
+    best|better|between|bit|but|by|can|change|changed|changes|compare|could|days|device|devices|did|do|does|
     each|else|enough|ever|fast|faster|first|fit|fits|for|from|get|give|gives|global|go|goes|good|had|
     happen|happens|has|have|help|helps|hour|hours|how|i|if|in|instead|into|is|it|its|job|just|keep|know|
-    less|like|long|made|make|makes|many|may|me|mean|means|memory|model|more|most|much|my|need|needed|
+    less|like|long|made|make|makes|many|may|me|mean|means|memory|model|more|most|moving|much|my|need|needed|
     needs|new|no|not|now|of|off|on|one|only|or|other|our|out|over|per|plan|plans|possible|predicted|
     proposal|proposals|rate|same|say|second|seconds|set|should|size|slow|slower|so|some|speed|step|
     steps|still|sure|switched|system|take|takes|team|than|that|the|their|then|there|these|they|third|
     this|throughput|time|to|today|today's|together|token|tokens|too|train|trained|training|turn|turned|
-    under|up|us|use|used|using|very|want|was|we|were|what|what's|when|where|which|while|who|why|will|
-    with|work|works|worse|would|you|your""",
+    under|until|up|us|use|used|using|very|want|was|we|were|what|what's|when|where|which|while|who|why|will|
+    with|work|works|worse|worth|would|you|your""",
     re.X | re.I,
 )
 """Words that change nothing of what is asked."""
@@ -127,6 +131,8 @@ def fields_of(words: Words) -> PlanFields:
     for match in words.take(_RECOMPUTE):
         stated = match[1].lower()
         fields["recompute"] = stated if stated in ("selective", "full") else "none"
+    for match in words.take(_ABSENT):
+        fields[f"{match[1][0].lower()}p"] = 1
     for match in words.take(_SCHEDULE):
         fields["schedule"] = _spelt(match[1])
     for match in words.take(_switch(r"sequence[ _-]?parallel(?:ism)?")):
@@ -160,6 +166,9 @@ def changed_scenario(words: Words, scenario: Scenario) -> tuple[Scenario, list[s
     raw, told = scenario.model_dump(mode="json", exclude_none=True), dict[str, str]()
     cluster, training = raw["cluster"], raw["training"]
 
+    def named(device: str) -> str:
+        return get_device(device.removesuffix("s") if device[-1] in "sS" else device).name
+
     def resize(devices: int) -> None:
         if not 0 < devices <= MAX_DEVICES:
             raise InputError("devices", devices, f"allowed: 1 to {MAX_DEVICES}")
@@ -189,10 +198,13 @@ def changed_scenario(words: Words, scenario: Scenario) -> tuple[Scenario, list[s
         part, name = names.get(match[2].lower(), (cluster, "num_devices"))
         value = part[name] // 2 if half else part[name] * 2
         resize(value) if part is cluster else train(name, value)
-    for match in words.take(re.compile(_devices(), re.I)):
-        device = get_device(match[0].removesuffix("s") if match[0][-1] in "sS" else match[0]).name
-        cluster |= {"device": device, "overrides": {}, "topology": None}
-        told["device"] = device
+    pairs = [(named(match[0]), match) for match in words.take(re.compile(_devices(), re.I))]
+    others = [pair for pair in pairs if pair[0] != scenario.cluster.device]
+    for device, match in others or pairs:
+        if told.setdefault("device", device) == device:
+            cluster |= {"device": device, "overrides": {}, "topology": None}
+        else:  # a second one: it is told that it was not used
+            words.used.remove(match.span())
     return (_parsed(raw, scenario) if told else scenario), [*told.values()]
 
 

@@ -17,6 +17,7 @@ from graph.services import NodeServices
 from graph.state import State
 from tools.errors import InfeasibleError
 from tools.recommend.notes import KINDS, SecondAnswer, apply_notes, judge, second_question, without_impossible
+from tools.recommend.notes_reader import passage
 from tools.recommend.optimize import best_plans
 from tools.recommend.report import Notes, PersonQuestion, Statement
 from tools.scenario import Plan, Scenario
@@ -43,10 +44,11 @@ def read_notes(state: State, services: NodeServices) -> State:
                 continue
             statements.append(statement)
             if verdict == "ask again":
-                # Each in a conversation of its own, with the quote and nothing around it.
+                # Each in a conversation of its own, with the quote, or the sentence that reports it, alone.
+                quote = passage(request.notes, statement.quote)
                 claim, control = (
                     services.ask(
-                        Question(ConfirmReading(quote=statement.quote, statement=claimed), Confirmation)
+                        Question(ConfirmReading(quote=quote, statement=claimed), Confirmation)
                     ).verdict
                     for claimed in second_question(statement)
                 )

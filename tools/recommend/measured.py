@@ -26,6 +26,9 @@ from tools.trace.compare import PredictionComparison
 from tools.trace.report import Profile
 from tools.trace.terms import HOST
 
+TODAY = "today"
+"""The name of the run of today's plan, and its source where the step is stated beside other runs."""
+
 
 def recalibrate(
     workload: Workload, plan: Plan, measured_s: float, comparison: PredictionComparison | None = None
@@ -70,16 +73,40 @@ def measured_workload(
         workload, told = recalibrate(workload, plan, profile.step_time_s, profile.comparison)
         source = "trace"
     elif stated_s:
-        workload, told = recalibrate(workload, plan, stated_s)
-        source = "notes"
+        recalibrated, told = recalibrate(workload, plan, stated_s)
+        workload, source = _as_other_runs_say(workload, plan, stated_s) or recalibrated, "notes"
     else:
         return workload, None
     if not workload.predict([plan])[0].fits:
-        took, seen = Measured(step_time_s=told.measured_s), workload.calibration.seen
-        run = Run(scenario=workload.with_plan(plan), measured=took, id="today", source=source)
-        calibration = with_seen(workload.calibration, [*(seen.runs if seen else ()), run])
-        workload = replace(workload, calibration=calibration)
+        workload = _with_todays_run(workload, plan, told.measured_s, source)
     return workload, told
+
+
+def _with_todays_run(workload: Workload, plan: Plan, took_s: float, source: str) -> Workload:
+    seen, took = workload.calibration.seen, Measured(step_time_s=took_s)
+    run = Run(scenario=workload.with_plan(plan), measured=took, id=TODAY, source=source)
+    others = [known for known in seen.runs if known.id != TODAY] if seen else []
+    return replace(workload, calibration=with_seen(workload.calibration, [*others, run]))
+
+
+def _as_other_runs_say(workload: Workload, plan: Plan, stated_s: float) -> Workload | None:
+    """With other runs of this job a stated step is one of them: all plans take as much longer as the median
+    of them and the model says, and what today's takes beyond that is its own. None without others."""
+    calibration = workload.calibration
+    runs = calibration.seen.of_job(workload.scenario) if calibration.seen else []
+    plans = {run.scenario.plan: run.measured.step_time_s for run in runs if run.id != TODAY}
+    others = {own: took_s for own, took_s in plans.items() if own not in (None, plan) and took_s}
+    if not others:
+        return None
+    scenarios = [workload.with_plan(own) for own in (plan, *others)]
+    predicted = predict(scenarios, replace(calibration, seen=None))
+    ratios = [
+        took_s / each.step_time_s
+        for each, took_s in zip(predicted, (stated_s, *others.values()), strict=True)
+    ]
+    keys, factor = encode(scenarios[:1])[1], float(np.median([1.0, *ratios]))
+    scaled = replace(workload, calibration=calibration.scaled(keys, workload.kind, factor))
+    return _with_todays_run(scaled, plan, stated_s, TODAY)
 
 
 def as_seen(workload: Workload, ranked: Ranked) -> Ranked:

@@ -83,8 +83,9 @@ WORDS = {
     "G": r"at least|no (?:less|fewer|lower) than|>=|≥|min(?:imum)?(?: of)?|or more",
     "A": r"more than|above|over|beyond|exceed|(?:greater|higher|larger|bigger|wider|deeper) than|>",
     "B": r"(?:less|fewer|lower|smaller) than|below|under|<",
-    "C": r"crash(?:es|ed)?|hangs?|fails?|failed|deadlock(?:s|ed)|oom(?:s|ed)?|dies|out of memory|broken|"
-    r"segfaults|(?:ran|runs|went) (?:out of memory|oom)|(?:does(?: not|n['’]t)|won['’]t) fit(?: in memory)?",
+    "C": r"crash(?:es|ed)?|hangs?|hung|fails?|failed|deadlock(?:s|ed)|oom(?:s|ed)?|dies|out of memory|"
+    r"broken|segfaults|(?:ran|runs|went) (?:out of memory|oom)|"
+    r"(?:does(?: not|n['’]t)|won['’]t) fit(?: in memory)?",
     "b": r"between",
     "+": r"together with|with|\+|/",
     ",": r",|and|&|but|so|therefore|[()]",
@@ -148,12 +149,16 @@ REASON = re.compile(
     r"|, (?=(?:our|the|it|they|we (?:see|have|had)) )",
     re.IGNORECASE,
 )
-DOUBT = re.compile(
-    r"\?|\b(?:if|unless|whether|suppos\w+|assum\w+|would|could|might|maybe|perhaps|says?|said|claims?|wonder|"
-    r"recommends?|vendor|was|were|old|last|previous\w*|next|will|kidding)\b",
-    re.IGNORECASE,
+SUPPOSED = (
+    r"if|unless|whether|suppos\w+|assum\w+|would|could|might|maybe|perhaps|wonder|recommends?|vendor|next|will|"
+    r"kidding"
 )
-"""What asks, supposes, reports, or tells of another time."""
+REPORTED = r"says?|said|claims?|was|were|old|last|previous\w*"
+DOUBT = re.compile(rf"\?|\b(?:{SUPPOSED}|{REPORTED})\b", re.IGNORECASE)
+"""What asks, supposes, reports, or tells of another time: not read without a model."""
+HYPOTHESIS = re.compile(rf"\?|\b(?:{SUPPOSED})\b", re.IGNORECASE)
+"""What asks, supposes, advises or tells of the future: not believed of a model either. What is reported or
+past may hold ("these boxes were bought with 200 gigabit cards"): the whole sentence tells."""
 SENTENCE_END = re.compile(r"(?<=[!?])\s|\.(?!\d|\w)|[;\n]|(?<=[!?])$")
 UNKNOWN = re.compile(r"\s+|[\w'’.-]*\w|.", re.DOTALL)
 
@@ -242,8 +247,18 @@ def numbers_in(words: str) -> list[float]:
 
 
 def is_hypothetical(notes: str, quote: str) -> bool:
-    """Whether the sentence that holds the quote asks, supposes, or reports what others say."""
-    return any(DOUBT.search(sentence) for sentence in _sentences(notes) if plain(quote) in plain(sentence))
+    """Whether a sentence that holds the quote asks or supposes."""
+    return any(HYPOTHESIS.search(sentence) for sentence in _sentences_with(quote, notes))
+
+
+def passage(notes: str, quote: str) -> str:
+    """What a second reader must see to judge the quote: itself, or its sentence if that reports something."""
+    reporting = [sentence for sentence in _sentences_with(quote, notes) if DOUBT.search(sentence)]
+    return " ".join(reporting[0].split()) if reporting else quote
+
+
+def _sentences_with(quote: str, notes: str) -> list[str]:
+    return [sentence for sentence in _sentences(notes) if plain(quote) in plain(sentence)]
 
 
 def plain(text: str) -> str:
@@ -325,7 +340,7 @@ def _read_part(tokens: Sequence[Token], quote: str, scenario: Scenario, before: 
         return None
     if re.fullmatch(r"F(?:[,|+]F)*", shape):
         return _read_fields(tokens, cues, scenario)
-    if re.fullmatch(r"F?N(?:[,|]N)*F?|(?:FN[,|+]?)+|(?:NF[,|+]?)+|F?V(?:[,|+]V)*F?", shape):
+    if re.fullmatch(r"F?N(?:[,|]N)*F?|(?:(?:FN|F?V)[,|+]?)+|(?:NF[,|+]?)+|F?V(?:[,|+]V)*F?", shape):
         return _read_values(tokens, cues, shape, "combination" in quote.lower())
     return None
 
@@ -418,7 +433,8 @@ def _read_values(
             Claim(name, "=", listed[0]) if len(listed) == 1 else Claim(name, "in", listed)
             for name, listed in values.items()
         ]
-    if operator == "not" and "K" not in cues and (is_one or either):
+    each = either or [token.letter in "XO" for token in tokens].count(True) == len(values)
+    if operator == "not" and "K" not in cues and (is_one or each):
         return [Claim(name, "not", listed) for name, listed in values.items()]
     if operator == "not" and "K" not in cues and all(len(listed) == 1 for listed in values.values()):
         if "," in shape and "C" not in cues and not is_combination:

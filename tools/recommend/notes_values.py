@@ -115,7 +115,7 @@ def figure_of(statement: Statement, scenario: Scenario) -> float:
 def _memory(name: str, value: float, unit: str, scenario: Scenario) -> float:
     capacity = nominal_of("memory_gib", scenario)
     if name == "max_memory_fraction":
-        if unit:
+        if unit.startswith("g"):
             share = value / (1 if unit.startswith("gib") else GIGABYTES_PER_GIB) / capacity
             value = 1 - share if unit.endswith("free") else share
         if not 0 < value <= 1:

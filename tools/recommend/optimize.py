@@ -8,7 +8,9 @@ from itertools import product
 from pydantic import JsonValue
 
 from tools.model.calibration import Calibration, shipped_calibration
+from tools.model.intervals import SIGMAS
 from tools.model.predict import Prediction
+from tools.model.update import REPEAT
 from tools.physics.terms import BOTTLENECKS, STEP_TERMS
 from tools.recommend.choose import MAX_PROPOSALS, SAFE, TIE, WINDOW, choose
 from tools.recommend.diagnosis import (
@@ -158,7 +160,26 @@ def _stays(workload: Workload, today: PredictedPlan, proposals: Sequence[Proposa
     fits = today.prediction.peak_memory_gib <= workload.limit_gib or workload.has_run(today.plan)
     if gain > workload.pair_error or workload.why_unfit(today) is not None or not fits:
         return False
-    return workload.permits(today.plan) and workload.objection(today.plan) is None
+    return _may_run(workload, today.plan) and not _is_outrun(workload, today.plan)
+
+
+def _may_run(workload: Workload, plan: Plan) -> bool:
+    return workload.permits(plan) and workload.objection(plan) is None
+
+
+def _is_outrun(workload: Workload, today: Plan) -> bool:
+    """Whether another plan of this job ran faster than today's did, beyond what runs of one plan differ by:
+    then what a comparison of predictions errs by does not speak for today's."""
+    seen = workload.calibration.seen
+    if seen is None:
+        return False
+    own = [took_s for run in seen.of_plan(workload.with_plan(today)) if (took_s := run.measured.step_time_s)]
+    others = [
+        run.measured.step_time_s
+        for run in seen.of_job(workload.scenario)
+        if run.measured.step_time_s and run.scenario.plan and _may_run(workload, run.scenario.plan)
+    ]
+    return bool(own and others) and math.log(min(own) / min(others)) > SIGMAS * math.sqrt(2.0) * REPEAT
 
 
 def best_settings(workload: Workload, plan: Plan) -> dict[str, SettingValue]:

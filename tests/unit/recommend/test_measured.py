@@ -1,10 +1,14 @@
 """A measured step rules over the prediction: it calibrates, it narrows, and no target is slower."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.faults import GPT, TRACES
+from tools.model.observations import with_seen
+from tools.model.runs import Measured, Run
 from tools.recommend.diagnosis import read_profile
 from tools.recommend.measured import (
     measured_workload,
@@ -34,6 +38,31 @@ def test_the_calibrated_model_gives_the_measured_step(ratio: float) -> None:
     assert width[1] <= width[0] * (1 + 1e-9)
     assert recalibrated.summary.startswith("measured ")
     assert "recalibrated" in recalibrated.summary
+
+
+@pytest.mark.parametrize(("others", "factor"), [([], 30.0), ([1.0], 1.0), ([1.2, 1.3], 1.25)])
+def test_a_stated_step_that_other_runs_speak_against_is_its_own_plans(
+    others: list[float], factor: float
+) -> None:
+    """A plan of today that is 30 times off made every plan 30 times as slow, and a told run no match."""
+    assert PLAN is not None
+    plans = [PLAN.model_copy(update={"micro_batch_size": size}) for size in (1, 2)][: len(others)]
+    runs = [
+        Run(
+            scenario=WORKLOAD.with_plan(plan),
+            measured=Measured(step_time_s=ratio * WORKLOAD.predict([plan])[0].step_time_s),
+            source="notes",
+        )
+        for plan, ratio in zip(plans, others, strict=True)
+    ]
+    told = replace(WORKLOAD, calibration=with_seen(WORKLOAD.calibration, runs))
+    workload, recalibrated = measured_workload(told, PLAN, None, 30 * MODEL_S)
+    assert recalibrated is not None
+    assert recalibrated.model_s == pytest.approx(MODEL_S)
+    assert workload.predict([PLAN])[0].step_time_s == pytest.approx(30 * MODEL_S)
+    unseen = PLAN.model_copy(update={"tp": 4, "dp": 2, "micro_batch_size": 2})
+    after, before = workload.predict([unseen])[0], WORKLOAD.predict([unseen])[0]
+    assert after.step_time_s == pytest.approx(factor * before.step_time_s)
 
 
 def test_totals_that_agree_with_other_terms_are_told_apart() -> None:

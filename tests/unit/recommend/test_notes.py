@@ -18,7 +18,7 @@ from tools.recommend.notes import (
     judge,
     second_question,
 )
-from tools.recommend.notes_reader import MAX_READ_CHARACTERS, numbers_in, read_notes
+from tools.recommend.notes_reader import MAX_READ_CHARACTERS, numbers_in, passage, read_notes
 from tools.recommend.report import Operator, Statement
 from tools.scenario import Scenario, parse_scenario
 
@@ -155,6 +155,38 @@ def test_a_number_in_the_plural_is_no_time_and_needs_a_second_answer() -> None:
     notes = "Tensor slices have to come in fours."
     assert read_notes(notes, SCENARIO).statements == []
     assert judge(notes, statement("slices have to come in fours", "tp", 4), SCENARIO).verdict == "ask again"
+
+
+@pytest.mark.parametrize(
+    ("notes", "field", "value"),
+    [
+        ("tp 2, pp 8, ZeRO 1 -> it crashed", "plan", {"tp": 2, "pp": 8, "zero_stage": 1}),
+        ("tp 4, pp 2 and zero 3 ran out of memory", "plan", {"tp": 4, "pp": 2, "zero_stage": 3}),
+        ("ZeRO 1 or ZeRO 2 crashed", "zero_stage", [1, 2]),
+        ("no tp 16, no zero 3", "zero_stage", [3]),
+    ],
+)
+def test_a_crash_bans_the_plan_that_crashed_and_not_the_last_of_its_fields(
+    notes: str, field: str, value: JsonValue
+) -> None:
+    stated = {entry.field: entry.value for entry in read_notes(notes, SCENARIO).statements}
+    assert stated[field] == value
+    assert field == "zero_stage" or "zero_stage" not in stated
+
+
+def test_what_is_reported_is_no_supposition_and_a_second_reader_sees_its_sentence() -> None:
+    notes = "These boxes were bought with 200 gigabit cards, one for each GPU. Ours, that is."
+    stated = statement("200 gigabit cards", "inter_node_gbps_per_device", 200, unit="gigabit")
+    assert judge(notes, stated, SCENARIO).verdict == "ask again"
+    assert passage(notes, stated.quote) == notes.partition(".")[0]
+    assert passage("wide, 200 gigabit cards.", stated.quote) == stated.quote
+
+
+def test_a_share_of_memory_stays_a_share_whatever_a_model_calls_its_unit() -> None:
+    notes = "An evaluation process wants a tenth of their memory to itself."
+    stated = statement("a tenth of their memory", "max_memory_fraction", 0.9, "<=", unit="tenth")
+    applied = apply_notes(notes, SCENARIO, [stated], {0: ("yes", "no")})
+    assert applied.scenario.constraints["max_memory_fraction"] == 0.9
 
 
 HOSTILE = (

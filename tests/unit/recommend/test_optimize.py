@@ -1,6 +1,7 @@
 """The report of optimize(): the contract's shape, and figures that follow from one another."""
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,10 @@ from tests.unit.recommend.cases import (
     plan_of,
     report,
 )
+from tools.model.observations import with_seen
+from tools.model.runs import Measured, Run
+from tools.recommend.optimize import propose, workload_of
+from tools.scenario import Plan, parse_scenario
 
 PROPOSAL = {
     "rank", "role", "plan", "settings", "prediction", "speedup", "speedup_low", "speedup_high", "changes",
@@ -99,3 +104,26 @@ def test_the_diagnosis_shares_are_of_the_breakdown_and_add_up_to_one(raw: Raw) -
     compute = (parts["compute"] + parts["recompute"]) / prediction["step_time_s"]
     assert diagnosis["shares"]["compute"] == pytest.approx(compute)
     assert diagnosis["bottleneck"] == prediction["bottleneck"]
+
+
+@pytest.mark.parametrize(("share", "stays"), [(0.97, True), (0.85, False)])
+def test_todays_plan_stays_unless_another_is_known_to_have_run_clearly_faster(
+    share: float, stays: bool
+) -> None:
+    """Two runs that were told have no error of a comparison of predictions between them."""
+    best, other, *_ = [entry["plan"] for entry in report(llama())["proposals"]]
+    workload = workload_of(parse_scenario(llama(plan=best)))
+    today = workload.today()
+    assert today is not None
+    step_s = today.prediction.step_time_s
+    runs = [
+        Run(
+            scenario=workload.with_plan(plan),
+            measured=Measured(step_time_s=seconds),
+            id=str(seconds),
+            source="notes",
+        )
+        for plan, seconds in ((today.plan, step_s), (Plan(**other), share * step_s))
+    ]
+    told = replace(workload, calibration=with_seen(workload.calibration, runs))
+    assert (propose(told).proposals[0].plan == today.plan) == stays
