@@ -30,16 +30,30 @@ from tests.browser.gallery import fill, upload, write_nights
 from tests.browser.installation import Installation, installed
 from tests.browser.scenes import write_million, write_ranks
 from tests.browser.screenshots import PAGES
-from tests.browser.watching import FRAMES, PATIENCE_MS, Cookies, draw_all, find_chromium, opened, sign_in
+from tests.browser.watching import (
+    CONTROLS,
+    FRAMES,
+    PATIENCE_MS,
+    Cookies,
+    draw_all,
+    find_chromium,
+    opened,
+    sign_in,
+)
 from tools.search.ranked import Ranked, fastest_first, pack, unpack
 
 SESSIONS = 10_000
 PLANS = 100_000
 TIMES = 15
 DESKTOP: ViewportSize = {"width": 1440, "height": 900}
+PHONE: ViewportSize = {"width": 390, "height": 844}
 FIRST_PAINT = """() => new Promise((done) => new PerformanceObserver((list) => {
     for (const paint of list.getEntries()) if (paint.name === "first-contentful-paint") done(paint.startTime);
 }).observe({ type: "paint", buffered: true }))"""
+SIZES = """() => [...document.querySelectorAll("body *")]
+    .filter((one) => one.checkVisibility())
+    .filter((one) => [...one.childNodes].some((node) => node.nodeType === 3 && node.data.trim()))
+    .map((one) => getComputedStyle(one).fontSize)"""
 ABOVE_FOLD = "charts => charts.filter(chart => chart.getBoundingClientRect().top < innerHeight).length"
 BOTH_FRAMES = """async (keys) => {
     const [map, timeline] = ["minimap", "timeline"].map((one) =>
@@ -56,10 +70,11 @@ BOTH_FRAMES = """async (keys) => {
 """How long each key took to draw on the timeline and on the map, in ms."""
 ZOOM = "wwwwwwwwwwwwaaddssssssssssf"
 LINKS = {
-    "/sessions/{done}?plan=2&vs=today&cause=tp_comm_exposed": "#loss-tp_comm_exposed[open]",
+    "/sessions/{done}?plan=2&vs=today&cause=tp_comm_exposed": "#loss-tp_comm_exposed[aria-selected=true]",
     "/sessions/{done}?plan=1&tp=2": ".strip a.yours[aria-current]",
     "/sessions/{done}/plans?tp=2&sort=-memory_bytes&row=3": "tr[data-row='3'][aria-selected=true], #plan h2",
     "/what-if?session={done}&tp=2": ".control.moved",
+    "/trace?a={traced}&t=100..200&find=mm": "[data-status]:has-text('100 ms in view')",
 }
 MODEL = {
     "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096, "intermediate_size": 14336,
@@ -145,6 +160,25 @@ def session_page(bench: Bench) -> None:
     say("charts above the fold of the session page at 1440x900", str(charts), "2")
     sent, read = weight(bench, path)
     say("session page, sent (read)", f"{sent / 1e3:.0f} kB ({read / 1e3:.0f} kB)", "150 kB")
+
+
+def looks(bench: Bench) -> None:
+    """Over all pages, as wide as a desk and as narrow as a phone."""
+    sizes, controls, heights = set[str](), dict[str, int](), dict[str, int]()
+    with bench.page() as page:
+        for name, path in PAGES.items():
+            page.set_viewport_size(DESKTOP)
+            page.goto(path.format(**bench.shown))
+            page.wait_for_load_state("networkidle")
+            sizes |= set(page.evaluate(SIZES))
+            controls[name] = page.evaluate(CONTROLS)
+            page.set_viewport_size(PHONE)
+            heights[name] = page.evaluate("document.documentElement.scrollHeight")
+    of_sessions = {name: count for name, count in controls.items() if name.split("-")[0] == "session"}
+    most, tallest = max(of_sessions, key=of_sessions.__getitem__), max(heights, key=heights.__getitem__)
+    say("controls above the fold of a session's page, most", f"{controls[most]} ({most})", "25")
+    say("font sizes of all pages", f"{len(sizes)} ({', '.join(sorted(sizes))})", "5")
+    say("tallest page of a phone", f"{heights[tallest]:,} px ({tallest})", "5,000 px")
 
 
 def weight(bench: Bench, path: str) -> tuple[int, int]:
@@ -259,7 +293,7 @@ def workbench(bench: Bench) -> None:
             page.wait_for_selector("#workbench[data-took]")
             took["chip edit to redraw"].append(float(root.get_attribute("data-took") or "nan"))
         for cause in ("recompute", "tp_comm_exposed", "pipeline_bubble") * 4:
-            page.locator(f"#loss-{cause} summary").hover()
+            page.locator(f"#loss-{cause}").hover()
             took["hover to 4 linked views"].append(float(root.get_attribute("data-lit") or "nan"))
         box = cloud.locator("canvas").bounding_box()
         assert box
@@ -349,8 +383,8 @@ def console_errors(bench: Bench) -> None:
 
 
 MEASURES = (
-    actions, session_page, scripts_and_styles, list_of_sessions, searched_space, explorer, workbench, links,
-    million_events, thousand_ranks, console_errors,
+    actions, session_page, looks, scripts_and_styles, list_of_sessions, searched_space, explorer, workbench,
+    links, million_events, thousand_ranks, console_errors,
 )  # fmt: skip
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from service.render.text import STEP, format_value, percent, seconds
+from service.render.text import format_value, percent, seconds
 from service.render.view import PlanView, ReportView
 from tools.recommend.hypotheses import CAUSE_OF_TERM
 from tools.recommend.losses import ATTENTION, IDEAL, LOSS_NAMES, PRODUCTS, losses_of, saving
@@ -24,14 +24,6 @@ MEANINGS = {
     "optimizer": "The update of the parameters, limited by memory bandwidth.",
     "host_and_other": "Launches, gaps between kernels, and what a step costs once.",
 }
-FIGURES = {
-    PRODUCTS: ("roofline", "Roofline"),
-    ATTENTION: ("roofline", "Roofline"),
-    "recompute": ("memory", "Memory per device"),
-    "memory_bound_ops": ("roofline", "Roofline"),
-    **{key: ("collectives", "Collectives by size") for key in STEP if key.endswith("_comm_exposed")},
-}
-"""The figure with the evidence for a loss."""
 DRIVERS = {
     "recompute": "recompute", "tp_comm_exposed": "tp", "cp_comm_exposed": "cp", "ep_comm_exposed": "ep",
     "dp_comm_exposed": "zero_stage", "pp_comm_exposed": "pp", "pipeline_bubble": "pp",
@@ -65,13 +57,13 @@ class LossChange(NamedTuple):
     change: str
     saves: bool
     evidence: Sequence[str]
-    figure: tuple[str, str] | None
     saving: Saving | None
 
 
 def loss_changes(view: ReportView, before: PlanView, after: PlanView) -> list[LossChange]:
     """From one plan to another, loss by loss; what is too small in both to be seen is left out."""
     before_s, after_s = loss_seconds(view, before), loss_seconds(view, after)
+    diagnosed_s, diagnosed_step_s = loss_seconds(view, view.plans[0]), view.plans[0].prediction.step_time_s
     left_s = [loss_seconds(view, proposal) for proposal in view.proposals]
     step_s = max(before.prediction.step_time_s, after.prediction.step_time_s)
     longest = max(*before_s.values(), *after_s.values())
@@ -83,13 +75,14 @@ def loss_changes(view: ReportView, before: PlanView, after: PlanView) -> list[Lo
         cause = CAUSE_OF_TERM.get("compute" if key == PRODUCTS else key)
         return [it.summary for it in view.report.hypotheses if it.cause == cause][:MAX_REASONS]
 
-    def saved(key: str, value: float) -> Saving | None:
-        found = saving(key, before_s, left_s, before.prediction.step_time_s)
+    def saved(key: str) -> Saving | None:
+        """Of the plan that was diagnosed, whichever two are shown."""
+        found = saving(key, diagnosed_s, left_s, diagnosed_step_s)
         if found is None:
             return None
         best = view.proposals[found.place]
         changes = [f"{c.field} {format_value(c.from_)} → {format_value(c.to)}" for c in best.changes]
-        share = percent(found.seconds / value)
+        share = percent(found.seconds / diagnosed_s[key])
         return Saving(found.place + 1, seconds(found.seconds, step_s), share, ", ".join(changes))
 
     rows = []
@@ -108,8 +101,7 @@ def loss_changes(view: ReportView, before: PlanView, after: PlanView) -> list[Lo
                 sign and sign + seconds(abs(change), step_s),
                 change < 0,
                 evidence(key),
-                FIGURES.get(key),
-                saved(key, was),
+                saved(key),
             )
             rows.append(row)
     return rows

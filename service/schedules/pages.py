@@ -2,7 +2,7 @@
 
 import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, NamedTuple
 from urllib.parse import quote
 
 from fastapi import APIRouter, Query, Response
@@ -11,11 +11,11 @@ from fastapi.responses import RedirectResponse
 from service.errors import ConflictError
 from service.http.deps import Id
 from service.jobs.model import COMPLETED
-from service.render.nightly import STATUS, hours
-from service.render.text import counted, seconds, seconds_span
-from service.render.trends import spark_points
+from service.render.nightly import STATUS, causes, day, hours, sentence
+from service.render.text import seconds
 from service.schedules.api import ScheduleCreate, WorkloadName
 from service.schedules.config import SOURCES, parse
+from service.schedules.model import UNWATCHED
 from service.schedules.report import html_overview, html_workload
 from service.schedules.usecases import FleetWorkload, Schedules
 from service.sessions.pages.listing import SessionLine
@@ -26,6 +26,8 @@ from service.web.errors import PageRoute
 from service.web.forms import CheckedForm, FormFields, add_buttons, text_of
 from service.web.rendering import Page, ReaderPage, SubmitterPage
 from tools.errors import InputError
+from tools.nightly.findings import STEP_TIME
+from tools.nightly.result import STALE
 
 CLOCK = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)")
 ROW = re.compile(r"workloads\[(\d{1,3})\]\.")
@@ -45,7 +47,9 @@ OUTCOMES = {
     "broken": "not read",
 }
 DAYS_PER_WEEK = 7
-SPARK_NIGHTS = 30
+HEAT_NIGHTS = 35
+HEAT = (0.02, 0.035, 0.05, 0.1)
+"""How much slower than its level a night is at the least, for each colour."""
 ALARMING = ("regressed", "slower", "broken", "stale")
 RUNS = 40
 HERE = "/schedules/{id}"
@@ -167,7 +171,9 @@ class WorkloadView:
 
     @property
     def status(self) -> str:
-        return STATUS[self.workload.row.status]
+        """A night without a new profile takes the place of no regression that stands."""
+        status = self.workload.row.status
+        return STATUS["slower" if status == STALE and self.story else status]
 
     @property
     def is_alarming(self) -> bool:
@@ -184,30 +190,65 @@ class WorkloadView:
         return f"{headline.change_ratio:+.1%}" if headline else ""
 
     @property
-    def wasted(self) -> str:
-        return hours(DAYS_PER_WEEK * self.workload.row.wasted_device_hours_per_day)
+    def lost_per_week(self) -> float:
+        """Device-hours; none of a workload that nobody watches any more."""
+        result, is_watched = self.workload.result, self.workload.row.status != UNWATCHED
+        return result.lost_device_hours_per_week if is_watched else 0.0
 
     @property
-    def step_times_s(self) -> list[float]:
-        return self.workload.result.step_times_s[-SPARK_NIGHTS:]
+    def lost(self) -> str:
+        return hours(self.lost_per_week)
 
     @property
-    def spark(self) -> str:
-        """Points of an SVG polyline in a frame of 100 by 24."""
-        return spark_points(self.step_times_s) if self.step_times_s else ""
+    def saved(self) -> str:
+        """By the open proposal."""
+        return hours(DAYS_PER_WEEK * self.workload.result.gained_device_hours_per_day)
 
     @property
-    def trend(self) -> str:
-        """The sparkline in words."""
-        values = self.step_times_s
-        return f"step time over {counted(len(values), 'night')}, from {seconds_span(values[0], values[-1])}"
+    def story(self) -> list[str]:
+        """Since when it is slower, and what changed then; a night without a profile leaves it as it was."""
+        result = self.workload.result
+        if result.headline is None or not result.headline.is_bad:
+            return []
+        return [sentence(result.headline), *causes(result)[:2]]
+
+    def heat(self, today: int) -> list["HeatCell"]:
+        """A cell per night of the last weeks, by how much slower it was than the level that counts."""
+        trend, headline = self.workload.result.trend, self.workload.result.headline
+        figure = trend.figures.get(STEP_TIME)
+        if figure is None:
+            return []
+        level = headline.anchor if headline else (figure.levels or figure.values)[-1]
+        cells = []
+        for night, value in zip(figure.nights, figure.values, strict=True):
+            column, ratio = HEAT_NIGHTS - 1 - (today - _day(trend.at[night])), value / level - 1
+            kind = "good" if ratio < -HEAT[0] else f"heat{sum(ratio > least for least in HEAT)}"
+            if column >= 0:
+                cells.append(
+                    HeatCell(column, kind, f"{day(trend.at[night])}: {seconds(value)} ({ratio:+.1%})")
+                )
+        return cells
+
+
+class HeatCell(NamedTuple):
+    column: int
+    kind: str
+    title: str
+
+
+def _day(at: float) -> int:
+    return int(at // 86_400)
 
 
 @router.get("/fleet")
 def show_fleet(page: ReaderPage) -> Response:
     fleet = page.app.get(Schedules).fleet(page.caller)
-    wasted = hours(DAYS_PER_WEEK * fleet.wasted_device_hours_per_day)
-    return page("fleet", fleet=fleet, workloads=map(WorkloadView, fleet.workloads), wasted=wasted)
+    workloads = [WorkloadView(workload) for workload in fleet.workloads]
+    lost = hours(sum(each.lost_per_week for each in workloads))
+    open_plans = [each.workload.result for each in workloads if each.workload.proposal]
+    saved = hours(DAYS_PER_WEEK * sum(result.gained_device_hours_per_day for result in open_plans))
+    today = max((_day(at) for each in fleet.workloads for at in each.result.trend.at[-1:]), default=0)
+    return page("fleet", fleet=fleet, workloads=workloads, lost=lost, saved=saved, today=today)
 
 
 @router.get("/fleet/{name}")

@@ -302,10 +302,13 @@ def test_a_loss_opens_to_its_meaning_and_leads_to_the_proposal_that_removes_it(
 ) -> None:
     view = page.page
     view.goto(done)
-    for loss in view.locator("details.loss").all():
-        loss.locator("summary").click()
-        expect(loss.locator("div").first).to_be_visible()
-    expect(view.locator("details.loss[open]")).to_have_count(1)
+    for loss in view.locator(".loss").all():
+        loss.click()
+        about = view.locator(f"[data-about={loss.get_attribute('data-cause')}]")
+        expect(about).to_be_visible()
+    expect(view.locator(".about:visible")).to_have_count(1)
+    view.locator(".losses").press("ArrowDown")
+    expect(view.locator(".loss").first).to_have_attribute("aria-selected", "true")
     above = "charts => charts.filter(chart => chart.getBoundingClientRect().top < 900).length"
     view.set_viewport_size({"width": 1440, "height": 900})
     view.goto(done)
@@ -337,6 +340,7 @@ def test_a_session_is_renamed_on_its_page(page: Watched, installation: Installat
     installation.wait(id)
     view = page.page
     view.goto(f"/sessions/{id}")
+    view.get_by_text("Actions", exact=True).click()
     view.get_by_text("Rename").click()
     view.get_by_label("Name", exact=True).fill(evil("name"))
     view.get_by_role("button", name="Save").click()

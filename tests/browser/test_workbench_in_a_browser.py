@@ -10,7 +10,7 @@ from playwright.sync_api import Locator, Page, ViewportSize, expect
 from tests.browser.gallery import LLAMA, MIXTRAL, OWN_TRACES, TOO_SMALL, TRACED, TRACES, upload
 from tests.browser.installation import Installation
 from tests.browser.scenes import small
-from tests.browser.watching import Watched
+from tests.browser.watching import CONTROLS, Watched
 
 DESK: ViewportSize = {"width": 1440, "height": 900}
 PYTHON = re.compile(r"\bNone\b(?! of)|\bTrue\b|\bFalse\b|\{'|\('|',\)")
@@ -73,6 +73,7 @@ def test_four_answers_are_seen_without_scrolling_on_ten_kinds_of_sessions(
         hidden = [part for part in answers if not begins_above_the_fold(view.locator(part).first)]
         assert not hidden, f"{kind}: {hidden}"
         assert not PYTHON.search(view.locator("main").inner_text()), kind
+        assert view.evaluate(CONTROLS) <= 25, kind
 
 
 def test_a_changed_chip_is_scored_at_once_and_its_link_restores_it(view: Page, kinds: dict[str, str]) -> None:
@@ -86,6 +87,7 @@ def test_a_changed_chip_is_scored_at_once_and_its_link_restores_it(view: Page, k
     expect(view.locator("#chosen-title")).to_have_text("Yours")
     expect(chip).to_be_focused()
     assert "tp=2" in view.url
+    expect(view.locator("#time figure[data-gantt*='yours?'][data-drawn]")).to_be_visible()
     said = view.locator("#chosen").inner_text()
     view.reload()
     expect(view.locator("#chosen-title")).to_have_text("Yours")
@@ -102,18 +104,34 @@ def test_a_cause_lights_its_bar_its_plans_the_chip_and_the_change(view: Page, ki
     view.goto(f"/sessions/{kinds['poor plan']}")
     cloud = view.locator("[data-cloud][data-drawn] canvas")
     expect(cloud).to_be_visible()
-    before = cloud.evaluate("one => one.toDataURL()")
-    view.locator("#loss-tp_comm_exposed summary").hover()
+    step = view.locator("#time figure[data-drawn] canvas").first
+    expect(step).to_be_visible()
+    before, slices = (one.evaluate("one => one.toDataURL()") for one in (cloud, step))
+    view.locator("#loss-tp_comm_exposed").hover()
     view.wait_for_function("() => document.querySelector('.chip.lit')")
     lit = view.evaluate(LIT)
     assert set(lit) == {"tp_comm_exposed", "tp"}
     assert len(lit) >= 3, "the bar, the chip, and the change of each plan that has one"
     assert cloud.evaluate("one => one.toDataURL()") != before
-    view.locator("#loss-tp_comm_exposed summary").click()
+    view.wait_for_function("([one, old]) => one.toDataURL() !== old", arg=[step.element_handle(), slices])
+    view.locator("#loss-tp_comm_exposed").click()
     view.wait_for_url(re.compile("cause=tp_comm_exposed"))
     view.reload()
-    expect(view.locator("#loss-tp_comm_exposed")).to_have_attribute("open", "")
+    expect(view.locator("#loss-tp_comm_exposed")).to_have_attribute("aria-selected", "true")
     view.wait_for_function("() => document.querySelector('.chip.lit')")
+
+
+def test_measured_ranks_stand_below_the_simulated_steps(view: Page, kinds: dict[str, str]) -> None:
+    view.goto(f"/sessions/{kinds['own traces']}")
+    measured = view.locator("#time figure[data-measured][data-drawn] canvas")
+    expect(measured).to_be_visible()
+    used = (
+        "one => new Set(new Uint32Array(one.getContext('2d').getImageData(60, 0, 900, 8).data.buffer)).size"
+    )
+    assert measured.evaluate(used) > 2, "what the ranks did is drawn"
+    view.goto(f"/sessions/{kinds['foreign traces']}")
+    expect(view.locator("#time figure[data-drawn]").first).to_be_visible()
+    expect(view.locator("#time figure[data-measured]")).to_have_count(0)
 
 
 def test_the_cloud_tells_a_plan_selects_by_a_drag_and_chooses_by_a_click(

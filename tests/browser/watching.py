@@ -25,6 +25,14 @@ FRAMES = """async (keys) => {
     return frames;
 }"""
 """Presses the keys one by one on the timeline; how long each took to draw, in ms."""
+CONTROLS = """() => [...document.querySelectorAll(
+        "a[href], button, input, select, textarea, summary, [tabindex='0']")]
+    .filter((one) => one.checkVisibility({ visibilityProperty: true }))
+    .map((one) => one.getBoundingClientRect())
+    .filter(({ top, bottom, left, right }) =>
+        top < innerHeight && bottom > 0 && right > 0 && left < innerWidth)
+    .length"""
+"""What a person can act on in the first screen, chips and menus too."""
 PATIENCE_MS = 60_000
 SHOWN = "one => one.dataset.drawn || one.querySelector('.canvas.drawn p')"
 REFUSALS = """

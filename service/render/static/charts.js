@@ -2,7 +2,7 @@
 // the pointer and the legend are drawn here. Texts are set as text, never read as markup.
 /* global uPlot */
 
-const FONT = "12px system-ui, sans-serif";
+const FONT = "12px Inter, system-ui, sans-serif";
 const REACH = 24; // pixels from the pointer to a point that answers
 const DASHES = { solid: [], dash: [6, 4], dot: [2, 3] };
 const BYTES = ["B", "KiB", "MiB", "GiB", "TiB"];
@@ -174,7 +174,7 @@ export function drawChart(into, chart) {
     pen.beginPath();
     pen.rect(left, top, width, height);
     pen.clip();
-    pen.font = `${11 * ratio}px system-ui, sans-serif`;
+    pen.font = `${12 * ratio}px Inter, system-ui, sans-serif`;
     pen.textAlign = "center";
     pen.textBaseline = "middle";
     for (const layer of layers) {

@@ -11,7 +11,9 @@ from service.errors import NotFoundError
 from service.http.deps import Id
 from service.render.text import gib, percent, seconds
 from service.render.view import PlanView, ReportView
+from service.sessions.pages.plans import find_plan
 from service.sessions.pages.view import open_session
+from service.sessions.pages.workbench import YOURS, workbench_of
 from service.web.errors import PageRoute
 from service.web.rendering import Page, ReaderPage
 from tools.model.calibration import Calibration
@@ -89,11 +91,15 @@ def show(id: Id, page: ReaderPage, plan: str = "") -> Response:
 
 @router.get("/{key}")
 def get_events(id: Id, key: str, page: ReaderPage) -> Response:
-    """What the page draws: columns of events, and steps of memory per stage."""
-    _, view = open_session(page, id, LACKING)
-    planned = next((planned for planned in view.plans if planned.key == key), None)
-    if planned is None:
-        raise NotFoundError("plan", key)
+    """What the page draws: columns of events, and steps of memory per stage.
+
+    `yours` is the plan that the address states, as of the workbench.
+    """
+    session, view = open_session(page, id, LACKING)
+    stated = dict(page.request.query_params) | ({} if key == YOURS else {"plan": key})
+    planned = workbench_of(
+        view, lambda key: find_plan(page.app, session.row, view, key), stated
+    ).chosen.planned
     step = _simulate(page, view, planned)
 
     def memory_steps(held: Sequence[tuple[float, float]]) -> list[list[float]]:

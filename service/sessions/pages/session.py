@@ -24,6 +24,7 @@ from service.render.text import seconds
 from service.render.view import view_of
 from service.sessions.api import RankInPath, answer_in_time, file_response
 from service.sessions.model import EventRow, SessionPatch
+from service.sessions.pages.pipeline import LEGEND
 from service.sessions.pages.plans import find_plan
 from service.sessions.pages.trail import trail_of
 from service.sessions.pages.view import SessionView, follow_session, open_session, tiles_of
@@ -77,6 +78,7 @@ def _show(id: str, page: Page, answered: Answered | None) -> Response:
         "session",
         session=session,
         bench=_bench(page, session),
+        legend=LEGEND,
         decision_id=new_id(),
         tab="",
         trail=trail_of(events),
@@ -96,7 +98,7 @@ def show_workbench(id: Id, page: ReaderPage) -> Response:
     session, view = open_session(page, id)
     bench = _bench(page, session)
     parts = {"session": session, "row": session.row, "view": view, "report": view.report, "bench": bench}
-    return page("session_workbench", 200, decision_id=new_id(), **parts)
+    return page("session_workbench", 200, decision_id=new_id(), legend=LEGEND, **parts)
 
 
 def _bench(page: Page, session: SessionView) -> Workbench | None:

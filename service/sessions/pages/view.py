@@ -127,7 +127,10 @@ def tiles_of(view: ReportView) -> list[Tile]:
     before = next((plan for plan in view.plans if not plan.proposal), None)
     tiles = []
     if before:
-        tiles.append(_step_tile(f"step time {before.name}", before, view.measured_step_s(before)))
+        tile = _step_tile(f"step time {before.name}", before, view.measured_step_s(before))
+        if told := view.report.diagnosis.recalibrated:
+            tile = tile._replace(aside=f"{seconds(told.model_s)} predicted before it was measured")
+        tiles.append(tile)
     if counts is not before:
         tiles.append(_step_tile(f"step time {counts.name}", counts, view.measured_step_s(counts)))
     if gain := headline.gain:

@@ -17,6 +17,8 @@ from tools.recommend.report import Change, changes
 from tools.scenario import Plan
 
 YOURS = "yours"
+MAIN_CHIPS = ("tp", "pp", "vpp", "cp", "ep", "micro_batch_size", "recompute")
+RARE_DEGREES = ("vpp", "cp", "ep")
 CHIP_NAMES = {"zero_stage": "ZeRO", "micro_batch_size": "micro-batch", "sequence_parallel": "seq. parallel"}
 
 
@@ -53,6 +55,15 @@ class Workbench:
     """Whether approving the chosen plan is the step to take now."""
 
     chip_names: ClassVar = CHIP_NAMES
+
+    @property
+    def main_fields(self) -> list[str]:
+        """The chips in sight; the rarer degrees are where a plan shown, or edited, has more than one."""
+        plans = (self.chosen.planned.plan, self.against.planned.plan)
+        used = {name for name in RARE_DEGREES if any(getattr(plan, name) != 1 for plan in plans)}
+        used |= {chip.name for chip in self.chips if chip.start != "1"}
+        used |= {"vpp"} if any(plan.pp > 1 for plan in plans) else set()
+        return [name for name in MAIN_CHIPS if name in used or name not in RARE_DEGREES]
 
 
 def workbench_of(

@@ -10,7 +10,7 @@ export function prepared(canvas, height = canvas.clientHeight) {
   canvas.height = height * ratio;
   const pen = canvas.getContext("2d");
   pen.scale(ratio, ratio);
-  pen.font = "11px system-ui, sans-serif";
+  pen.font = "12px Inter, system-ui, sans-serif";
   return { pen, width, height };
 }
 

@@ -7,6 +7,7 @@ import { column, state } from "./explorer_data.js";
 const MARGIN = { left: 48, right: 12, top: 10, bottom: 34 };
 const REACH = 18; // pixels
 const SHOWN = 0.98; // of the plans; the slowest would squeeze the others together
+const FAR = 1.25; // times what a plan may fill
 const LINEAR = { is_log: false, unit: "", rows: [] };
 const LOG = { ...LINEAR, is_log: true };
 const PLAIN = new Set(["dp", "step_time_s", "memory_bytes", "schedule", "etp"]);
@@ -39,15 +40,16 @@ export function makeCloud({ canvas, tip, limit, marks, apply, choose }) {
     const [time, memory] = [column("step_time_s"), column("memory_bytes")];
     const thick = marks().plans.filter(([, gib]) => Number.isFinite(gib));
     const slowest = time.values[Math.floor(SHOWN * (state.count - 1))] ?? time.high;
-    const [least, most] = [Math.min(memory.low, ...thick.map(([, gib]) => gib)), Math.max(memory.high, ...thick.map(([, gib]) => gib))];
+    const near = thick.map(([, gib]) => Math.min(gib, FAR * Math.max(limit, memory.high))); // what needs far more stands at the edge
+    const [least, most] = [Math.min(memory.low, ...near), Math.max(memory.high, ...near)];
     const [fast, slow] = [Math.min(time.low, ...thick.map(([, , s]) => s)) / 1.05, Math.max(slowest, ...thick.map(([, , s]) => s)) * 1.05];
-    const room = 0.04 * (most - least) || 1;
+    const room = Math.max(0.04 * (most - least), 0.01 * most);
     const [left, right] = [Math.max(0, least - room), (limit <= 1.3 * most ? Math.max(most, limit) : most) + room];
     const [across, down] = [width - MARGIN.left - MARGIN.right, height - MARGIN.top - MARGIN.bottom];
     const span = Math.log(slow / fast);
     return {
       left, right, fast, slow, width, height,
-      x: (gib) => MARGIN.left + ((gib - left) / (right - left)) * across,
+      x: (gib) => MARGIN.left + ((Math.min(gib, right) - left) / (right - left)) * across,
       y: (s) => MARGIN.top + (1 - Math.log(s / fast) / span) * down,
       gib: (x) => left + ((x - MARGIN.left) / across) * (right - left),
       s: (y) => fast * Math.exp((1 - (y - MARGIN.top) / down) * span),

@@ -11,32 +11,43 @@ const [BEFORE, AFTER] = [38, 66];
 const xOf = (place, many, width) => BEFORE + (place * (width - BEFORE - AFTER)) / Math.max(1, many - 1);
 const yOf = ({ slots }, slot, height) => height - BOTTOM - ((slot + 0.5) / slots) * (height - TOP - BOTTOM);
 
-const LEVELS = 6; // of darkness: lines of one level are one stroke
+const LEVELS = 4; // of darkness: lines of one level and one colour are one stroke
+const COLOURS = ["--accent", "--attention", "--cp_comm_exposed", "--dp_comm_exposed"]; // from the fastest on
 
-/** How many plans have each pair of values on two neighbouring axes; of all plans, or of those that pass. */
+/** How many plans have each pair of values on two neighbouring axes, and the best time among them; of all plans, or of those that pass. */
 function countPairs(left, right, isFiltered) {
   const counts = new Uint32Array(left.slots * right.slots);
-  const [from, to, slots] = [left.slot, right.slot, right.slots];
-  if (isFiltered) for (let i = 0; i < state.count; i++) counts[from[i] * slots + to[i]] += state.passes[i];
-  else for (let i = 0; i < state.count; i++) counts[from[i] * slots + to[i]]++;
-  return counts;
+  const fastest = new Uint8Array(counts.length).fill(BINS);
+  const [from, to, slots, time, { passes }] = [left.slot, right.slot, right.slots, column("step_time_s").slot, state];
+  for (let i = 0; i < state.count; i++) {
+    if (isFiltered && !passes[i]) continue;
+    const pair = from[i] * slots + to[i];
+    counts[pair]++;
+    if (time[i] < fastest[pair]) fastest[pair] = time[i];
+  }
+  return { counts, fastest };
 }
 
-function strokePairs(pen, counts, left, right, [from, to], height, strength) {
+/** Coloured by the fastest plan that has the pair; in one colour where one is given. */
+function strokePairs(pen, { counts, fastest }, left, right, [from, to], height, strength, plain) {
   let most = 1;
   for (const many of counts) if (many > most) most = many;
-  const paths = Array.from({ length: LEVELS + 1 }, () => new Path2D());
+  const paths = Array.from({ length: (LEVELS + 1) * COLOURS.length }, () => new Path2D());
   const ends = Array.from({ length: right.slots }, (_, slot) => yOf(right, slot, height));
   for (let start = 0, pair = 0; start < left.slots; start++) {
     const y = yOf(left, start, height);
     for (let end = 0; end < right.slots; end++, pair++) {
       if (!counts[pair]) continue;
-      const path = paths[Math.round((LEVELS * Math.log1p(counts[pair])) / Math.log1p(most))];
+      const level = Math.round((LEVELS * Math.log1p(counts[pair])) / Math.log1p(most));
+      const path = paths[level * COLOURS.length + COLOURS.length - 1 - Math.floor((COLOURS.length * fastest[pair]) / BINS)];
       path.moveTo(from, y);
       path.lineTo(to, ends[end]);
     }
   }
-  paths.forEach((path, level) => {
+  const colours = COLOURS.map((name) => plain ?? colour(name));
+  paths.forEach((path, place) => {
+    const level = Math.floor(place / COLOURS.length);
+    pen.strokeStyle = colours[COLOURS.length - 1 - (place % COLOURS.length)]; // the fastest lie on top
     pen.globalAlpha = strength * (0.08 + (0.92 * level) / LEVELS);
     pen.lineWidth = 0.6 + (1.4 * level) / LEVELS;
     pen.stroke(path);
@@ -44,22 +55,32 @@ function strokePairs(pen, counts, left, right, [from, to], height, strength) {
   pen.globalAlpha = 1;
 }
 
-export function drawCoordinates() {
+/** A plan as one thick line, with its name at the end. */
+function strokePlan(pen, shown, width, height, [name, row]) {
+  pen.strokeStyle = pen.fillStyle = colour("--ink");
+  pen.lineWidth = 2.5;
+  pen.beginPath();
+  shown.forEach((axis, place) => pen.lineTo(xOf(place, shown.length, width), yOf(axis, axis.slot[row], height)));
+  pen.stroke();
+  pen.textAlign = "right";
+  pen.fillText(name, xOf(0, shown.length, width) - 6, yOf(shown[0], shown[0].slot[row], height) + 4);
+}
+
+/** `thick`: names and rows of the plans that stand out. */
+export function drawCoordinates(thick) {
   const { pen, width, height } = prepared(coordinates);
   const shown = axes();
-  const [faint, strong] = [colour("--rule"), colour("--accent")];
+  const faint = colour("--rule");
   const isFiltered = state.visible.length < state.count;
   for (let place = 0; place + 1 < shown.length; place++) {
     const [left, right] = [shown[place], shown[place + 1]];
     const ends = [xOf(place, shown.length, width), xOf(place + 1, shown.length, width)];
     const strength = left.continuous || right.continuous ? 0.35 : 0.85;
     left.pairs ??= countPairs(left, right, false);
-    pen.strokeStyle = isFiltered ? faint : strong;
-    strokePairs(pen, left.pairs, left, right, ends, height, strength);
-    if (!isFiltered) continue;
-    pen.strokeStyle = strong;
-    strokePairs(pen, countPairs(left, right, true), left, right, ends, height, strength);
+    strokePairs(pen, left.pairs, left, right, ends, height, strength, isFiltered ? faint : null);
+    if (isFiltered) strokePairs(pen, countPairs(left, right, true), left, right, ends, height, strength);
   }
+  for (const plan of thick) strokePlan(pen, shown, width, height, plan);
   for (const [place, axis] of shown.entries()) drawAxis(pen, axis, xOf(place, shown.length, width), height, place);
 }
 

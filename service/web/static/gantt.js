@@ -1,6 +1,8 @@
-// Draws simulated schedules on canvases that share one time axis: zoomed, moved, and explained under the pointer.
-
+// Draws simulated schedules, and measured ranks beside them, on canvases that share one time axis: zoomed, moved, and
+// explained under the pointer.
 import { colour, prepared, soon } from "./canvas.js";
+import { glance } from "./minimap.js";
+import { alignClocks, unpackOverview } from "./timeline_data.js";
 
 const LEFT = 56;
 const HELD_HEIGHT = 96;
@@ -12,22 +14,53 @@ const FILLS = {
   forward: "--g-forward", backward: "--g-backward", weights: "--g-weights", send: "--pp_comm_exposed",
   reduce: "--dp_comm_exposed", optimizer: "--optimizer", other: "--host_and_other",
 };
-const root = document.querySelector("[data-gantts]");
-const charts = [];
+const PRODUCTS = ["forward", "backward", "weights"];
+/** What of a simulated step a loss is in; the others are in the products. */
+const SLICES = { recompute: ["backward"], pipeline_bubble: ["idle"], pp_comm_exposed: ["send"], dp_comm_exposed: ["reduce"], optimizer: ["optimizer"], host_and_other: ["other"] };
+const DIM = 0.25;
+const MEASURED_PX = 96;
+const steps = new Map(); // by address, so that a plan that was shown before is drawn at once
 const span = { start: 0, end: 1, whole: 1 };
+let [root, charts, measured, lit] = [null, [], null, null];
 
 function rowHeight(stages) {
   return Math.max(5, Math.min(24, Math.floor(300 / stages)));
 }
 
 async function load(figure) {
-  const answer = await fetch(figure.dataset.gantt, { headers: { Accept: "application/json" } });
-  const step = await answer.json();
-  if (!answer.ok) return void (figure.querySelector("figcaption").textContent += ` ${step.detail}`);
+  const { gantt } = figure.dataset;
+  if (!steps.has(gantt)) {
+    const answer = await fetch(gantt, { headers: { Accept: "application/json" } });
+    const step = await answer.json();
+    if (!answer.ok) return void (figure.querySelector("figcaption").textContent += ` ${step.detail}`);
+    steps.set(gantt, step);
+  }
+  if (!figure.isConnected) return;
   const [chart, held] = figure.querySelectorAll("canvas");
-  charts.push({ figure, step, chart, held });
-  span.whole = span.end = Math.max(...charts.map((entry) => entry.step.makespan_s)) * 1.005;
+  charts.push({ figure, step: steps.get(gantt), chart, held });
   wire(chart);
+  widen();
+}
+
+/** The ranks of the session's traces, from where their first step begins. */
+async function loadMeasured(figure) {
+  const answer = await fetch(figure.dataset.measured);
+  if (!answer.ok || !figure.isConnected) return;
+  const overview = unpackOverview(await answer.arrayBuffer());
+  alignClocks([], overview);
+  const begins = overview.ranks.flatMap((rank) => (rank.step_us ? rank.shift + (rank.step_us - rank.start_us) * 1000 : []));
+  measured = { figure, ranks: overview.ranks, begin: begins.length ? Math.min(...begins) : 0, canvas: figure.querySelector("canvas") };
+  wire(measured.canvas);
+  widen();
+}
+
+/** The axis holds the longest step; what was zoomed stays so. */
+function widen() {
+  const isWhole = span.start === 0 && span.end === span.whole;
+  const longest = charts.map(({ step }) => step.makespan_s);
+  if (measured) longest.push(Number(measured.figure.dataset.step) || 0);
+  span.whole = Math.max(...longest) * 1.005;
+  if (isWhole || span.end > span.whole) [span.start, span.end] = [0, span.whole];
   redraw();
 }
 
@@ -42,10 +75,13 @@ function drawSchedule({ step, chart }) {
   chart.style.height = `${height}px`;
   const { pen, width } = prepared(chart, height);
   const x = placer(width);
-  pen.fillStyle = colour("--g-idle");
+  const shown = lit && (SLICES[lit] ?? PRODUCTS);
+  const alpha = (kind) => (shown && !shown.includes(kind) ? DIM : 1);
+  pen.fillStyle = colour(shown?.includes("idle") ? "--edge" : "--g-idle");
   for (let stage = 0; stage < step.stages; stage++)
     pen.fillRect(LEFT, stage * row, Math.max(0, Math.min(width, x(step.makespan_s)) - LEFT), row - 1);
   const fills = step.kinds.map((kind) => colour(FILLS[kind]));
+  const page = colour("--page");
   const drawnTo = new Float64Array(step.stages).fill(-1);
   const labels = [];
   for (let i = 0; i < step.stage.length; i++) {
@@ -54,10 +90,15 @@ function drawSchedule({ step, chart }) {
     const stage = step.stage[i];
     if (to <= LEFT || from >= width || to - drawnTo[stage] < 0.3) continue; // nothing of it would be seen
     drawnTo[stage] = to;
+    const opaque = alpha(step.kinds[step.kind[i]]);
+    [pen.globalAlpha, pen.fillStyle] = [1, page];
+    if (opaque < 1) pen.fillRect(from, stage * row, to - from, row - 1);
+    pen.globalAlpha = opaque;
     pen.fillStyle = fills[step.kind[i]];
     pen.fillRect(from, stage * row, Math.max(to - from - (to - from > 3 ? 0.6 : 0), 0.3), row - 1);
     if (to - from > 22 && row >= 13 && step.micro_batch[i] >= 0 && step.kind[i] < 3) labels.push([i, (from + to) / 2, stage]);
   }
+  pen.globalAlpha = 1;
   pen.textAlign = "center";
   for (const [i, middle, stage] of labels) {
     pen.fillStyle = step.kind[i] === 0 ? colour("--on-accent") : colour("--ink");
@@ -90,6 +131,7 @@ function seconds(at, step) {
 
 /** Memory that each stage holds: first and last in colours of their own, the others between them in grey. */
 function drawMemory({ step, held }) {
+  if (!held) return;
   held.style.height = `${HELD_HEIGHT}px`;
   const { pen, width } = prepared(held, HELD_HEIGHT);
   const x = placer(width);
@@ -134,7 +176,27 @@ function drawMemory({ step, held }) {
   }
 }
 
+function drawMeasured(entry) {
+  const { figure, canvas, ranks, begin } = entry;
+  const row = Math.max(1, Math.min(12, Math.floor(MEASURED_PX / ranks.length)));
+  const height = ranks.length * row;
+  canvas.style.height = `${height}px`;
+  const { pen, width } = prepared(canvas, height);
+  const seen = [span.start, span.end, width, document.documentElement.dataset.theme].join();
+  if (entry.seen !== seen) entry.image = glance(ranks, row, begin + span.start * 1e9, begin + span.end * 1e9, Math.max(1, Math.floor(width - LEFT)));
+  entry.seen = seen;
+  pen.imageSmoothingEnabled = false;
+  pen.drawImage(entry.image, LEFT, 0);
+  pen.fillStyle = colour("--soft");
+  pen.textAlign = "right";
+  const every = Math.ceil(12 / row);
+  for (let at = 0; at < ranks.length; at += every) pen.fillText(at ? String(ranks[at].rank) : `rank ${ranks[at].rank}`, LEFT - 6, at * row + 10);
+  figure.dataset.drawn = "true";
+}
+
 function drawAll() {
+  if (!root.isConnected || !charts.length) return;
+  if (measured) drawMeasured(measured);
   for (const entry of charts) {
     drawSchedule(entry);
     drawMemory(entry);
@@ -200,7 +262,8 @@ function wire(canvas) {
 
 function explain(canvas, event, at) {
   const tip = root.querySelector("[data-tip]");
-  const { step } = charts.find((entry) => entry.chart === canvas);
+  const { step } = charts.find((entry) => entry.chart === canvas) ?? {};
+  if (!step) return;
   const stage = Math.floor(event.offsetY / rowHeight(step.stages));
   const found = step.stage.findIndex((own, i) => own === stage && step.start_s[i] <= at && at < step.end_s[i]);
   tip.hidden = stage >= step.stages || at < 0 || at > step.makespan_s;
@@ -216,10 +279,20 @@ function explain(canvas, event, at) {
   tip.style.top = `${event.clientY - box.top + 14}px`;
 }
 
-for (const button of root.querySelectorAll("[data-zoom]"))
-  button.onclick = () => ({ in: () => zoom(0.5), out: () => zoom(2), all: () => show(0, span.whole) })[button.dataset.zoom]();
-document.querySelector("[data-show]").hidden = true;
-document.querySelector("select[name=plan]").onchange = (event) => event.target.form.requestSubmit();
-addEventListener("resize", redraw);
-document.addEventListener("themechange", redraw);
-for (const figure of root.querySelectorAll("[data-gantt]")) load(figure);
+/** Lights the stretches of a loss; null lights all. */
+export function lightGantts(cause) {
+  if (lit === cause) return;
+  lit = cause;
+  if (root) redraw();
+}
+
+export function attachGantts(place) {
+  [root, charts, measured] = [place, [], null];
+  for (const button of root.querySelectorAll("[data-zoom]"))
+    button.onclick = () => ({ in: () => zoom(0.5), out: () => zoom(2), all: () => show(0, span.whole) })[button.dataset.zoom]();
+  for (const figure of root.querySelectorAll("[data-gantt]")) load(figure);
+  for (const figure of root.querySelectorAll("[data-measured]")) loadMeasured(figure);
+}
+
+addEventListener("resize", () => root && redraw());
+document.addEventListener("themechange", () => root && redraw());

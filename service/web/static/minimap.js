@@ -3,8 +3,8 @@ import { colour, prepared, soon } from "./canvas.js";
 
 const GUTTER_PX = 92;
 const ALL_PX = 96;
-const ROW_PX = 10;
-const LABEL_PX = 9;
+const ROW_PX = 12;
+const LABEL_PX = 12;
 const CLICK_SHARE = 0.1;
 const KINDS = [
   ["compute", "--compute"], ["transfer", "--tp_comm_exposed"], ["waitingShares", "--tp_comm_exposed"], ["memory", "--memory_bound_ops"],
@@ -35,38 +35,6 @@ export class Minimap {
     return Math.max(1, Math.min(ROW_PX, Math.floor(ALL_PX / this.rows.length)));
   }
 
-  /** Every pixel has the colour of what filled most of its time. */
-  paint(width) {
-    const { rows, rowPx, timeline } = this;
-    const image = new ImageData(width, rows.length * rowPx);
-    const pixels = new Uint32Array(image.data.buffer);
-    const [colours, blank] = [KINDS.map(([, name]) => bytes(colour(name))), bytes(colour("--page"))];
-    const [begin, whole] = [timeline.begin, timeline.end - timeline.begin];
-    rows.forEach((rank, row) => {
-      const shares = KINDS.map(([kind]) => rank[kind]);
-      const stretches = shares[0].length;
-      const perPixel = whole / width;
-      const perStretch = (rank.span_us * 1000) / stretches;
-      for (let x = 0; x < width; x++) {
-        const stretch = Math.floor((begin + (x + 0.5) * perPixel - rank.shift) / perStretch);
-        if (stretch < 0 || stretch >= stretches) continue;
-        let [best, most, left] = [-1, 0, 255];
-        for (let kind = 0; kind < shares.length; kind++) {
-          const share = shares[kind][stretch];
-          left -= share;
-          if (share > most) [best, most] = [kind, share];
-        }
-        if (left >= most) continue; // idle
-        for (let y = row * rowPx; y < (row + 1) * rowPx - (rowPx > 4 ? 1 : 0); y++)
-          pixels[y * width + x] = best === WAITS && ((x + y) & 3) > 1 ? blank : colours[best];
-      }
-    });
-    const canvas = document.createElement("canvas");
-    Object.assign(canvas, { width, height: image.height });
-    canvas.getContext("2d").putImageData(image, 0, 0);
-    return canvas;
-  }
-
   draw() {
     if (!this.rows.length || !this.box.clientWidth) return;
     const began = performance.now();
@@ -75,7 +43,7 @@ export class Minimap {
     canvas.style.height = `${height}px`;
     const { pen, width } = prepared(canvas, height);
     const wide = Math.max(width - GUTTER_PX, 1);
-    this.image ??= this.paint(wide);
+    this.image ??= glance(rows, rowPx, timeline.begin, timeline.end, wide);
     pen.imageSmoothingEnabled = false;
     pen.drawImage(this.image, GUTTER_PX, 0);
     this.drawLabels(pen);
@@ -98,7 +66,7 @@ export class Minimap {
   drawLabels(pen) {
     const { rows, rowPx, late } = this;
     pen.textBaseline = "middle";
-    pen.font = `${LABEL_PX}px system-ui, sans-serif`;
+    pen.font = `${LABEL_PX}px Inter, system-ui, sans-serif`;
     let free = -LABEL_PX;
     const put = (row) => {
       const { label, key } = rows[row];
@@ -151,6 +119,36 @@ export class Minimap {
 }
 
 const rectangle = ([x, y], [right, bottom]) => [Math.min(x, right), Math.min(y, bottom), Math.abs(right - x), Math.abs(bottom - y)];
+
+/** Ranks between two times as an image, a row of pixels per rank: every pixel has the colour of what filled most of its time. */
+export function glance(rows, rowPx, begin, end, width) {
+  const image = new ImageData(width, rows.length * rowPx);
+  const pixels = new Uint32Array(image.data.buffer);
+  const [colours, blank] = [KINDS.map(([, name]) => bytes(colour(name))), bytes(colour("--page"))];
+  const perPixel = (end - begin) / width;
+  rows.forEach((rank, row) => {
+    const shares = KINDS.map(([kind]) => rank[kind]);
+    const stretches = shares[0].length;
+    const perStretch = (rank.span_us * 1000) / stretches;
+    for (let x = 0; x < width; x++) {
+      const stretch = Math.floor((begin + (x + 0.5) * perPixel - rank.shift) / perStretch);
+      if (stretch < 0 || stretch >= stretches) continue;
+      let [best, most, left] = [-1, 0, 255];
+      for (let kind = 0; kind < shares.length; kind++) {
+        const share = shares[kind][stretch];
+        left -= share;
+        if (share > most) [best, most] = [kind, share];
+      }
+      if (left >= most) continue; // idle
+      for (let y = row * rowPx; y < (row + 1) * rowPx - (rowPx > 4 ? 1 : 0); y++)
+        pixels[y * width + x] = best === WAITS && ((x + y) & 3) > 1 ? blank : colours[best];
+    }
+  });
+  const canvas = document.createElement("canvas");
+  Object.assign(canvas, { width, height: image.height });
+  canvas.getContext("2d").putImageData(image, 0, 0);
+  return canvas;
+}
 
 /** A colour of the stylesheet as a pixel. */
 function bytes(text) {

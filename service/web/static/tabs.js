@@ -26,7 +26,7 @@ async function furnish(page) {
 async function show(address, isStep) {
   const page = await fetchPage(address);
   if (!page?.querySelector(".session-tabs")) return location.assign(address);
-  const wanted = modules(page).filter((src) => !src.includes("/tabs.js"));
+  const wanted = modules(page).filter((src) => !/\/(tabs|palette)\.js/.test(src));
   const again = await Promise.all(wanted.filter((src) => known.has(src)).map((src) => import(src)));
   if (again.some(({ attach }) => !attach)) return location.assign(address);
   const kept = new Set(styles(page).map((link) => link.getAttribute("href")));

@@ -31,6 +31,7 @@
     show();
   };
 
+  document.documentElement.classList.add("scripts");
   apply();
   system.addEventListener("change", apply);
   addEventListener("DOMContentLoaded", wire);

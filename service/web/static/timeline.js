@@ -112,7 +112,7 @@ export class Timeline {
     this.page = style.getPropertyValue("--page");
     paint.setTransform(ratio, 0, 0, ratio, 0, 0);
     paint.clearRect(0, 0, width, height);
-    paint.font = "11px system-ui, sans-serif";
+    paint.font = "12px Inter, system-ui, sans-serif";
     paint.textBaseline = "middle";
     this.hatch = this.hatched(ratio);
     this.scale = (width - GUTTER_PX) / (this.view[1] - this.view[0]);

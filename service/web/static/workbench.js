@@ -3,9 +3,10 @@
 import { soon } from "./canvas.js";
 import { makeCloud } from "./cloud.js";
 import { column, filter, load, state } from "./explorer_data.js";
+import { attachGantts, lightGantts } from "./gantt.js";
 import { fetchPage, swap } from "./live.js";
 
-const PARTS = ["bench-form", "where", "chosen"];
+const PARTS = ["bench-form", "where", "chosen", "time"];
 const bench = () => document.getElementById("workbench");
 let [cloud, lastRequest, pinned] = [null, 0, null];
 
@@ -22,7 +23,9 @@ async function ask(params, isStep) {
   params.delete("cause");
   const page = await fetchPage(`${bench().dataset.workbench}?${params}`);
   if (!page || number !== lastRequest || !bench()) return;
+  const shown = document.getElementById("time");
   swap(page, PARTS);
+  if (shown !== document.getElementById("time")) attachGantts(document.getElementById("time"));
   if (pinned) params.set("cause", pinned);
   if (isStep !== null) history[isStep ? "pushState" : "replaceState"](null, "", `?${params}`);
   light(pinned);
@@ -34,9 +37,14 @@ function light(cause) {
   const started = performance.now();
   const row = cause && document.getElementById(`loss-${cause}`);
   const driver = row?.dataset.driver;
-  for (const bar of bench().querySelectorAll("[data-cause]")) bar.classList.toggle("lit", bar === row);
+  for (const bar of bench().querySelectorAll("[data-cause]")) {
+    bar.classList.toggle("lit", bar === row);
+    bar.ariaSelected = String(bar.dataset.cause === pinned);
+  }
+  if (row) for (const about of bench().querySelectorAll("[data-about]")) about.classList.toggle("told", about.dataset.about === cause);
   for (const field of document.querySelectorAll("[data-field]")) field.classList.toggle("lit", Boolean(driver) && field.dataset.field === driver);
   cloud?.light(driver, `--${cause}`);
+  lightGantts(row ? cause : null);
   bench().dataset.lit = (performance.now() - started).toFixed(1);
 }
 
@@ -88,9 +96,10 @@ export function attachWorkbench() {
   state.ranges.clear();
   state.picks.clear();
   pinned = new URLSearchParams(location.search).get("cause");
-  if (pinned) document.getElementById(`loss-${pinned}`)?.setAttribute("open", "");
   root.onchange = ({ target }) => target.form?.id === "bench-form" && ask(stated(), false);
   root.onclick = (event) => {
+    const cause = event.target.closest("[data-cause]")?.dataset.cause;
+    if (cause) pin(cause === pinned ? null : cause);
     const link = event.target.closest(".strip a, [data-reset]");
     if (!link || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault();
@@ -100,11 +109,15 @@ export function attachWorkbench() {
   root.onpointerover = ({ target, relatedTarget }) => {
     if (target.closest("[data-cause]") !== relatedTarget?.closest?.("[data-cause]")) point({ target });
   };
-  root.addEventListener("focusin", point);
-  root.addEventListener("toggle", ({ target }) => {
-    const { cause } = target.dataset;
-    if (cause && target.open !== (cause === pinned)) pin(target.open ? cause : null);
-  }, true);
+  root.onkeydown = (event) => {
+    const step = { ArrowDown: 1, ArrowUp: -1, Escape: 0 }[event.key];
+    if (step === undefined || event.target.role !== "listbox") return;
+    event.preventDefault();
+    const rows = [...event.target.children];
+    const at = rows.findIndex(({ dataset }) => dataset.cause === pinned);
+    pin(step ? rows.at((at + step + (at < 0 && step < 0)) % rows.length).dataset.cause : null);
+  };
+  attachGantts(document.getElementById("time"));
   light(pinned);
   showCloud(root.querySelector("[data-cloud]"));
 }

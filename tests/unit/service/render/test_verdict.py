@@ -18,6 +18,7 @@ from service.cli.optimize_tables import print_tables
 from service.render.report import escape_markdown, html_report, markdown_report
 from service.render.view import TODAY, ReportView
 from service.render.waterfall import loss_seconds
+from service.sessions.pages.pipeline import LEGEND
 from service.sessions.pages.trail import trail_of
 from service.sessions.pages.view import SessionView, tiles_of
 from service.sessions.pages.workbench import Workbench, workbench_of
@@ -174,7 +175,7 @@ def session_page(view: ReportView, bench: Workbench) -> str:
         "session": SessionView(completed(view.report), view), "bench": bench, "decision_id": "d",
         "tab": "", "trail": trail_of([]),
         "submitted": [], "formats": EXPORT_FORMATS, "recomputes": RECOMPUTES, "trust": None,
-        "answered": None, "tiles": tiles_of(view), "trial_chart": None,
+        "answered": None, "tiles": tiles_of(view), "trial_chart": None, "legend": LEGEND,
     }  # fmt: skip
     return drawn("session", **content)
 

@@ -27,7 +27,14 @@ def workload(
     status: str = "broken",
     proposal: OpenProposal | None = None,
 ) -> None:
-    result = NightResult(name=name, status="broken", reason=reason, hours_per_day=24.0, proposal=proposal)
+    result = NightResult(
+        name=name,
+        status="broken",
+        reason=reason,
+        hours_per_day=24.0,
+        lost_device_hours_per_day=wasted,
+        proposal=proposal,
+    )
     with served.app.database.begin() as conn:
         store_workload(conn, name, wasted, status, result)
 
