@@ -80,7 +80,8 @@ def test_the_list_keeps_its_names_whole_and_its_figures_on_the_page(page: Watche
     view.wait_for_function(NO_WIDER, arg=width)
     for name in view.locator("#lines tbody th a").all()[:3]:
         box, cell = name.bounding_box(), name.locator("xpath=ancestor::th").bounding_box()
-        assert box and cell
+        assert box
+        assert cell
         assert box["width"] <= cell["width"] >= 80
         assert box["height"] < 30, "a short name stands on one line"
 
