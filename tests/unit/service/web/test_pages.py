@@ -189,7 +189,6 @@ def test_the_api_is_described_for_readers_with_a_body_to_copy(served: Served) ->
     assert "POST /v1/sessions Submit a session" in page.text
     assert '"num_hidden_layers": 80' in page.text
     paths = served.client.get("/openapi.json").json()["paths"]
-    menu = 1
     assert len(page.all("summary")) == 1 + sum(map(len, paths.values()))  # and a menu
     assert "/openapi.json" in page.links()
 
