@@ -56,7 +56,7 @@ def test_a_workload_whose_schedule_is_removed_wastes_nothing_and_keeps_its_histo
     assert served.client.delete("/v1/schedules/nightly").status_code == 204
     _, page = get(served, "/fleet")
     assert "840" not in page.text
-    assert "its schedule was removed" in page.text
+    assert "Its schedule was removed" in page.text
     assert "tp 2" not in page.text
     assert served.client.get("/v1/workloads/llama").json()["outcome"]["proposal"]["summary"] == "tp 2"
 
