@@ -107,7 +107,7 @@ def print_arms(tasks: Sequence[Task], mailbox: Mailbox, verbose: bool) -> bool:
         f"{len(tasks)} tasks, {len(mailbox.kept)} recorded answers by: {', '.join(answered_by) or 'nobody'}"
     )
     print(
-        f"{'arm':24}{'regret of plans':>17}{'within 10%':>12}{'causes':>9}{'notes':>9}{'lost':>6}"
+        f"{'arm':24}{'regret':>9}{'of plans':>10}{'within 10%':>12}{'causes':>9}{'notes':>9}{'lost':>6}"
         f"{'tokens a task':>15}{'longest':>9}{'unanswered':>12}"
     )
     for arm in ARMS:
@@ -120,17 +120,18 @@ def print_arms(tasks: Sequence[Task], mailbox: Mailbox, verbose: bool) -> bool:
 
 
 def _row(outcomes: Sequence[Outcome], rules: Sequence[Outcome]) -> str:
-    """Over the tasks that somebody has answered."""
+    """Over the tasks that somebody has answered; a cause or notes that are missed are a regret of 1."""
     known = [outcome for outcome in outcomes if not outcome.unanswered]
     kinds = {kind: [o.judged for o in known if o.task.kind == kind] for kind in ("plan", "cause", "notes")}
     regret = np.mean([judged.regret for judged in kinds["plan"]]) if kinds["plan"] else np.nan
+    overall = np.mean([outcome.judged.regret for outcome in known]) if known else np.nan
     near = sum(judged.regret <= NEAR for judged in kinds["plan"])
     within = f"{near}/{len(kinds['plan'])}"
     right = {kind: f"{sum(not j.regret for j in judged)}/{len(judged)}" for kind, judged in kinds.items()}
     longest = max((size for o in outcomes for size in o.contexts), default=0)
     tokens = np.mean([o.tokens for o in known]) if known else 0
     return (
-        f"{regret:>17.1%}{within:>12}{right['cause']:>9}{right['notes']:>9}"
+        f"{overall:>9.1%}{regret:>10.1%}{within:>12}{right['cause']:>9}{right['notes']:>9}"
         f"{len(_lost(outcomes, rules)):>6}{tokens:>15,.0f}{longest:>9,}{len(outcomes) - len(known):>12}"
     )
 

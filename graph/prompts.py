@@ -126,9 +126,8 @@ nodes, its memory and its number of devices); playbook:ID whose moves the plan m
 shrinks the cause that counts. Read what you cite, and predict before you suggest. What a run or recipe \
 leaves open the search fills in.
 - claims: about the suggested plan, which is p1 here: which terms shrink, which grow, what backs it.
-- Your first plan goes first if it is one of `near` at most 0.05 behind, named by its tp, pp, zero_stage \
-and micro_batch_size as shown, and nothing that was run speaks for another. Any other plan needs a valid \
-reference. None is a fine answer.""",
+- Code orders the near plans by what was run, told or published for them; a suggestion without a valid \
+reference is kept on record and moves nothing. None is a fine answer.""",
     "explain": """\
 Say what the numbers mean, in claims.
 - verdict: today limited_by `cause` (p1 in a cold start), then what proposal `chosen` brings: faster_than, \

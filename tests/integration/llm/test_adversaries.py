@@ -63,7 +63,7 @@ def has_tempted_in_notes(model: StandInModel) -> None:
 @pytest.mark.parametrize(
     ("policy", "seed"),
     # with which the random one hands in every answer
-    [(policy, seed) for policy in POLICIES for seed in ((3, 5) if policy == "random" else (3,))],
+    [(policy, seed) for policy in POLICIES for seed in ((7, 11) if policy == "random" else (3,))],
 )
 def test_no_adversary_changes_a_proposal_or_a_text(policy: Policy, seed: int) -> None:
     model = StandInModel(policy, seed)
