@@ -132,7 +132,7 @@ def test_a_tenant_over_its_budget_is_told_when_to_come_back_and_others_are_not(
             assert answer.status_code in (200, 429)
             return answer.status_code == 429 and int(answer.headers["Retry-After"]) > 0
 
-        wait_for(is_over, 60)
+        wait_for(is_over, 300)  # on a busy machine one request may take a minute
         with socket.create_connection(("127.0.0.1", api.port), timeout=20) as connection:
             head = f"POST /v1/predict/batch HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
             connection.sendall(f"{head}Content-Length: 1000000\r\n\r\n".encode())
