@@ -111,6 +111,11 @@ def add_request(parser: ArgumentParser) -> None:
         ("--framework", "NAME", "megatron, torchtitan, fsdp, hf, deepspeed, maxtext ... (with --devices)"),
         ("--seq-len", "LENGTH", "tokens per sequence, 8192 or 8k (with --devices)"),
         ("--global-batch-size", "BATCH", 'per step, 512 sequences or "4M tokens" (with --devices)'),
+        (
+            "--micro-batch-size",
+            "N",
+            "that a device runs at once, if the file leaves it open (with --devices)",
+        ),
         ("--vocab-size", "N", f"{tokenizer} (with --devices)"),
         ("--precision", "NAME", "fp32, fp16, bf16, fp8 ... (with --devices)"),
         ("--model", "FILE", "a config.json, if FILE only names the model"),
@@ -200,7 +205,7 @@ def read_request(args: Namespace) -> JsonObject:
     if is_scenario(text):
         cluster: JsonObject = {"device": device, "num_devices": count, "devices_per_node": per_node}
         return {**parse_object(data, args.file), "cluster": cluster}
-    names = ("precision", "vocab_size", "seq_len", "global_batch_size", "framework")
+    names = ("precision", "micro_batch_size", "vocab_size", "seq_len", "global_batch_size", "framework")
     options = {name: getattr(args, name) for name in names} | read_amounts(args)
     finder = module_finder(args.file)
     stated = ImportOptions(read_model(args.model), device, count, per_node, find_module=finder, **options)

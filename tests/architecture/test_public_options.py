@@ -60,7 +60,8 @@ def test_the_options_before_a_subcommand_and_of_optimize_are_these() -> None:
     own = {"-h", "--help", "--debug", "--json", "--format", "--session", "--events", "--server"}
     own |= {"--calibration", "--export", "--out", "--save"}
     of_a_model = {"--devices", "--framework", "--seq-len", "--global-batch-size", "--precision"}
-    of_a_model |= {"--model", "--vocab-size", "--tokens", "--price", "--failures", "--checkpoint-s"}
+    of_a_model |= {"--model", "--micro-batch-size", "--vocab-size"}
+    of_a_model |= {"--tokens", "--price", "--failures", "--checkpoint-s"}
     assert all_options(optimize) == own | of_a_model
 
 

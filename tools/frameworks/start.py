@@ -10,6 +10,7 @@ import kb_seed
 from tools.frameworks.formats import import_plan, recognise
 from tools.frameworks.importing import ImportedScenario, ImportOptions
 from tools.frameworks.reading import parse_text
+from tools.frameworks.trainer import BATCH_SETTING
 from tools.scenario.fields import JsonObject, usable_count
 
 HUGGING_FACE = "huggingface"
@@ -35,9 +36,9 @@ def is_scenario(text: str) -> bool:
 def start_scenario(text: str, format: str | None, stated: ImportOptions) -> Start:
     """From any configuration that `import_plan` reads; a config.json says nothing about training."""
     name = format or recognise(text)
-    if name != HUGGING_FACE:
+    config = parse_text(text, "JSON") if name == HUGGING_FACE else {}
+    if not config or BATCH_SETTING in config:  # a configuration of training, which states its own
         return Start(import_plan(text, name, stated), {})
-    config = parse_text(text, "JSON")
     inner = config.get("text_config")
     longest = {**config, **(inner if isinstance(inner, dict) else {})}.get("max_position_embeddings")
     usual = min(usable_count(longest) or MAX_ASSUMED_SEQ_LEN, MAX_ASSUMED_SEQ_LEN)

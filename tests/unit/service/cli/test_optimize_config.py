@@ -41,6 +41,28 @@ def test_a_model_and_devices_are_enough_and_assumptions_are_printed(asap: Asap, 
     assert result.answer["proposals"]
 
 
+def test_a_file_of_training_states_its_own_framework_and_what_it_leaves_open_has_an_option(
+    asap: Asap, config: str, tmp_path: Path
+) -> None:
+    trainer, launcher = tmp_path / "args.json", tmp_path / "fsdp.yaml"
+    trainer.write_text(
+        json.dumps(
+            {"per_device_train_batch_size": 2, "bf16": True, "fsdp": True, "fsdp_config": {"version": 2}}
+        )
+    )
+    launcher.write_text(
+        "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 8\nfsdp_config:\n  fsdp_version: 2\n"
+    )
+    stated = ("--model", config, "--devices", "8 x H100", "--seq-len", "4096")
+    told = asap("optimize", str(trainer), *stated, "--json").answer["scenario"]
+    assert (told["training"]["framework"], told["training"]["global_batch_size"]) == ("huggingface", 16)
+    batch = ("--global-batch-size", "16")
+    refused = asap("optimize", str(launcher), *stated, *batch)
+    assert (refused.status, "--micro-batch-size" in refused.err) == (2, True)
+    told = asap("optimize", str(launcher), *stated, *batch, "--micro-batch-size", "2", "--json").answer
+    assert told["scenario"]["plan"]["micro_batch_size"] == 2
+
+
 def test_proposals_that_a_prediction_cannot_order_are_called_a_tie(asap: Asap, config: str) -> None:
     options = ("--devices", "8 x H100", "--framework", "torchtitan")
     text = " ".join(asap("optimize", config, *options).out.split())
