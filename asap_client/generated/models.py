@@ -1580,6 +1580,7 @@ class TraceFacts(TypedDict):
     precision: str | None
     widths: list[int]
     step_time_s: float | None
+    compute_s: NotRequired[float | None]
 
 
 class TraceMatch(TypedDict):

@@ -121,7 +121,7 @@ def test_a_few_letters_lead_to_a_page_an_action_or_a_session(page: Watched, done
     expect(view.get_by_label("Name", exact=True)).to_be_visible()
     view.keyboard.press("Control+k")
     palette.fill(done.rpartition("/")[2])
-    expect(view.get_by_role("option")).to_have_count(1)
+    expect(view.get_by_role("dialog").get_by_role("option")).to_have_count(1)
     palette.fill("hardw")
     palette.press("Enter")
     expect(view.get_by_role("heading", level=1)).to_have_text("Hardware")

@@ -126,7 +126,7 @@ def test_measured_ranks_stand_below_the_simulated_steps(view: Page, kinds: dict[
     measured = view.locator("#time figure[data-measured][data-drawn] canvas")
     expect(measured).to_be_visible()
     used = (
-        "one => new Set(new Uint32Array(one.getContext('2d').getImageData(60, 0, 900, 8).data.buffer)).size"
+        "one => new Set(new Uint32Array(one.getContext('2d').getImageData(60, 0, 1300, 8).data.buffer)).size"
     )
     assert measured.evaluate(used) > 2, "what the ranks did is drawn"
     view.goto(f"/sessions/{kinds['foreign traces']}")

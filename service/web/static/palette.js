@@ -87,6 +87,6 @@ addEventListener("keydown", (event) => {
 const closeMenus = (except) => {
   for (const menu of document.querySelectorAll(".ask[open]")) if (!menu.contains(except)) menu.open = false;
 };
-addEventListener("click", ({ target }) => closeMenus(target));
+addEventListener("click", ({ target }) => dialog.contains(target) || closeMenus(target)); // what the palette opened stays
 const button = document.querySelector("[data-palette]");
 if (button) Object.assign(button, { hidden: false, onclick: openPalette });

@@ -62,7 +62,7 @@ def test_a_cluster_s_runs_are_told_apart_from_published_ones_and_the_run_of_the_
     assert basis.calibrated_by.startswith("3 runs")
     assert [finding.kind for finding in basis.findings] == ["far off"]
     crashed = with_seen(shipped_calibration(), [Run(scenario=PLANS[0], crashed=True, id="boom")])
-    assert basis_of(PLANS[0], crashed).own_summary == "crashed here (run:boom)"
+    assert basis_of(PLANS[0], crashed).own_summary == "crashed here (crash:boom)"
 
 
 def test_what_a_recipe_sets_is_assumed_with_its_source_and_what_is_stated_is_not() -> None:

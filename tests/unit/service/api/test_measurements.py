@@ -48,9 +48,8 @@ def test_three_runs_change_what_is_predicted_for_another_plan_of_their_cluster(s
     (before, _) = served.client.post("/v1/predict/batch", json=[other, SCENARIO]).json()
     served.client.post(URL, json=[run(1.3), run(1.31), run(1.29)])
     after = served.client.post("/v1/predict", json=other).json()
-    assert 1.1 < after["step_time_s"] / before["step_time_s"] < 1.31
-    ends = ("step_time_low_s", "step_time_high_s")
-    assert all(after[end] > before[end] for end in ends)
+    assert 1.05 < after["step_time_s"] / before["step_time_s"] < 1.31
+    assert after["step_time_low_s"] > before["step_time_low_s"]
     batch = served.client.post("/v1/predict/batch", json=[other, {**other, "cluster": SCENARIO["cluster"]}])
     assert [one["step_time_s"] for one in batch.json()] == [after["step_time_s"], before["step_time_s"]]
 
@@ -60,7 +59,7 @@ def test_what_is_odd_about_a_cluster_is_told_with_every_prediction_of_it(served:
     basis = served.client.post("/v1/predict", json=NAMED).json()["basis"]
     assert [finding["kind"] for finding in basis["findings"]] == ["far off"]
     assert basis["findings"] == cluster["findings"]
-    assert basis["runs"][0]["ref"] == "run:monday"
+    assert "run:monday" in [cited["ref"] for cited in basis["runs"]]
     assert f"{cluster['says']} of alpha, version 1" == basis["calibrated_by"]
 
 
