@@ -148,13 +148,15 @@ def few_shot(base: Calibration, runs: Sequence[Run], shots: int) -> list[Draw]:
 
 
 def wrong_ratio(base: Calibration, runs: Sequence[Run]) -> float:
-    """Error with a wrong row beside two right ones over that with the right ones alone, worst of WRONG."""
+    """Error on other plans than its own with a wrong row beside two right ones over that with the right ones
+    alone, worst of WRONG: a plan is predicted as its own run was."""
     scenarios, rng = [run.scenario for run in runs], np.random.default_rng(0)
     measured_s = np.array([run.measured.step_time_s for run in runs])
     ratios: dict[float, list[float]] = {factor: [] for factor in WRONG}
     for _ in range(DRAWS):
         first, *others = rng.choice(len(runs), 3, replace=False)
-        rest = [i for i in range(len(runs)) if i not in (first, *others)]
+        plan = scenarios[first].plan
+        rest = [i for i in range(len(runs)) if i not in (first, *others) and scenarios[i].plan != plan]
         right = [runs[i] for i in others]
 
         def error(given: Sequence[Run], rest: Sequence[int] = rest) -> float:

@@ -77,7 +77,7 @@ def watch(browser: Browser, address: str, cookies: Cookies, **options: Cookies) 
     yield watched
     refused = watched.refused()
     context.close()
-    assert watched.errors == []
+    assert watched.errors == [], watched.errors
     assert refused == set()
 
 

@@ -30,7 +30,8 @@ function rowHeight(stages) {
 async function load(figure) {
   const { gantt } = figure.dataset;
   if (!steps.has(gantt)) {
-    const answer = await fetch(gantt, { headers: { Accept: "application/json" } });
+    const answer = await fetch(gantt, { headers: { Accept: "application/json" } }).catch(() => null);
+    if (!answer) return void (figure.querySelector("figcaption").textContent += ": connection lost");
     const step = await answer.json();
     if (!answer.ok) return void (figure.querySelector("figcaption").textContent += ` ${step.detail}`);
     steps.set(gantt, step);
@@ -44,8 +45,8 @@ async function load(figure) {
 
 /** The ranks of the session's traces, from where their first step begins. */
 async function loadMeasured(figure) {
-  const answer = await fetch(figure.dataset.measured);
-  if (!answer.ok || !figure.isConnected) return;
+  const answer = await fetch(figure.dataset.measured).catch(() => null);
+  if (!answer?.ok || !figure.isConnected) return;
   const overview = unpackOverview(await answer.arrayBuffer());
   alignClocks([], overview);
   const begins = overview.ranks.flatMap((rank) => (rank.step_us ? rank.shift + (rank.step_us - rank.start_us) * 1000 : []));
