@@ -49,7 +49,7 @@ from tools.trials.run import LaunchedTrials
 
 CHECK_EVERY_S = 1.0
 ROOM_PAUSE_S = 10.0
-"""At least, after a write that found no room: each time is a claim of the session, which has so many."""
+"""The shortest wait after a write that found no room: each retry uses up one of the session's claims."""
 SESSION_POLL_S = 0.1
 
 _log = logging.getLogger(__name__)

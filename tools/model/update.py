@@ -41,11 +41,11 @@ MAX_DEVIATION = 3.0
 MAX_RUN_FACTOR = 1.8
 """Between a run and what the others predict: a run is left out beyond this too, and only then."""
 MIN_RUNS = 3
-"""From so many runs one may be left out: of two that differ nobody knows which. More may move constants."""
+"""The fewest runs of which one may be left out: of two that differ nobody knows which. More may move constants."""
 MAX_FACTOR = 30.0
 """Between a measured and a predicted step: beyond, another unit or another job was measured."""
 DEGREES_OF_FREEDOM = 3.0
-"""Student's t has so many for runs that others report: another day, release or node."""
+"""Degrees of freedom of Student's t for runs that others report: another day, release or node."""
 REPEAT, OWN_REPEAT = 0.04, 0.01
 """Deviation of the log time of one plan run again, beside its steps' own noise: as others report it (true
 repeats of dense plans differ by 2% in the median, the same plan in two releases by 6%: runs/), and within one

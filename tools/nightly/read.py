@@ -40,7 +40,7 @@ from tools.trace.terms import measure_terms
 NO_STEPS = "marks no steps; profile with torch.profiler's schedule and step(), as 'asap profile' does"
 MAX_SLOW_RANKS = 16
 MAX_PARTS = 100
-"""A night keeps so many: years of nights are kept."""
+"""The most that a night keeps, since years of nights are kept."""
 EDGE_BYTES = 1 << 16
 PLAIN_TERMS = ("compute", "exposed_communication", "memory", "idle")
 MAX_METRICS_BYTES = 64 << 20
