@@ -41,7 +41,7 @@ MAX_DEVIATION = 3.0
 MAX_RUN_FACTOR = 1.8
 """Between a run and what the others predict: a run is left out beyond this too, and only then."""
 MIN_RUNS = 3
-"""The fewest runs of which one may be left out: of two that differ nobody knows which. More may move constants."""
+"""The fewest runs of which one may be left out: of two that differ nobody knows which."""
 MAX_FACTOR = 30.0
 """Between a measured and a predicted step: beyond, another unit or another job was measured."""
 DEGREES_OF_FREEDOM = 3.0
