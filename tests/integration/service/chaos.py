@@ -145,6 +145,8 @@ class Sessions:
             if key not in self.ended and (answer := self.client.ask("GET", f"/v1/sessions/{id}", 1)):
                 state = answer.json()["state"]
                 if state in ("completed", "failed", "cancelled"):
+                    if state != "completed":
+                        print(f"session {key}: {answer.text}", file=sys.stderr)
                     self.ended[key] = state, time.monotonic() - self.submitted_at[key]
 
 
