@@ -247,8 +247,8 @@ class KeptCall(Answer):
 
     asked: str
     """A digest of what was asked."""
-    reply: dict[str, JsonValue] | None
-    """LangChain's message; None if there was none."""
+    reply: str | None
+    """LangChain's message as JSON text: a checkpoint takes no number beyond 64 bits. None if none came."""
 
 
 @dataclass(frozen=True)

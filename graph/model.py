@@ -4,6 +4,7 @@ The errors are those of the `openai` client; a `Fault` says which of them a retr
 """
 
 import hashlib
+import json
 import re
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -321,7 +322,7 @@ def _taken_over(kept: KeptCall) -> "AIMessage":
     if kept.reply is None:
         raise httpx2.ConnectError("it failed before this process took over")
     try:
-        return AIMessage.model_validate(kept.reply)
+        return AIMessage.model_validate(json.loads(kept.reply))
     except ValueError as error:
         raise UnreadableReplyError(type(error).__name__) from error
 
@@ -368,7 +369,8 @@ def make_chat(endpoint: Endpoint, abilities: Abilities, http: "httpx2.Client") -
                 try:
                     made.append(ask())
                     # An endpoint's usage may be no number: that is judged where it is counted.
-                    return KeptCall(asked=asked, reply=made[0].model_dump(mode="json", warnings=False))
+                    reply = json.dumps(made[0].model_dump(mode="json", warnings=False))
+                    return KeptCall(asked=asked, reply=reply)
                 except Exception as error:  # noqa: BLE001 - raised below
                     failed.append(error)
                     return KeptCall(asked=asked, reply=None)

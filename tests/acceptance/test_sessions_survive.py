@@ -99,6 +99,22 @@ def test_a_number_of_five_thousand_digits_in_notes_is_no_number(server: Server) 
     assert_by_the_model(report)
 
 
+def test_a_usage_that_no_checkpoint_holds_ends_no_session(tmp_path: Path, model: Model) -> None:
+    met = count()
+
+    def endless(seen: Seen) -> Played | None:
+        if seen.question != "propose_plans":
+            return None
+        next(met)
+        usage = {**replies.USAGE, "prompt_tokens": 10**30}
+        return replies.calls(("Suggestions", {"suggestions": []}), usage=usage)(seen)
+
+    model.before = endless
+    with serving(tmp_path, **model.settings) as server:
+        assert server.report(server.submit())["proposals"]
+    assert next(met) > 0
+
+
 BREAKS_A_QUESTION = """
 import importlib.abc, importlib.util, sys
 
